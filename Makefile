@@ -1,0 +1,40 @@
+# Two commands are all there is to know: `make chat` and `make test`.
+
+BIN := .venv/bin
+PYTHON ?= python3
+
+.PHONY: help chat test test-all lint fuzz
+
+help:
+	@echo "make chat      set up, then chat with the default model"
+	@echo "make test      set up, then lint and run the tests"
+	@echo "make test-all  the same, with the slow tests"
+	@echo "make fuzz      throw mutated files at the readers (SEED=1 COUNT=200000)"
+
+chat: .venv/.run
+	@$(BIN)/wgemma run
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/mypy src
+
+SEED ?= 1
+COUNT ?= 200000
+fuzz: .venv/.dev
+	$(BIN)/python tests/gguf_fuzzer.py --seed $(SEED) --count $(COUNT)
+
+# What users need, and what makers need on top. The stamps make the second time quick.
+.venv/.run: pyproject.toml tools/setup.sh tools/find_adapter.py
+	@sh tools/setup.sh "$(PYTHON)" .
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@sh tools/setup.sh "$(PYTHON)" ".[dev]"
+	@touch $@

@@ -1,0 +1,50 @@
+"""Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
+
+from wgemma.api import Model, Part, Piece, Usage, aload, load
+from wgemma.engine.sampling import Sampling
+from wgemma.errors import (
+    BadLogits,
+    ContextOverflow,
+    DeviceError,
+    DeviceLost,
+    Error,
+    GgufError,
+    ModelError,
+    OutOfMemory,
+    SessionError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    TemplateError,
+)
+from wgemma.files.gguf import Gguf
+from wgemma.text.template import render
+from wgemma.text.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+__all__ = [
+    "BadLogits",
+    "ContextOverflow",
+    "DeviceError",
+    "DeviceLost",
+    "Error",
+    "Gguf",
+    "GgufError",
+    "Model",
+    "ModelError",
+    "OutOfMemory",
+    "Part",
+    "Piece",
+    "Sampling",
+    "SessionError",
+    "SettingsError",
+    "SourceError",
+    "StoreError",
+    "TemplateError",
+    "Tokenizer",
+    "Usage",
+    "__version__",
+    "aload",
+    "load",
+    "render",
+]
