@@ -1,0 +1,349 @@
+"""Models from the web, kept in the user's cache: fetched in pieces, taken up again where a run was cut, hashed.
+
+What lies in the cache for one URL:
+
+    NAME.gguf        the whole file; it gets this name only once every byte is there and the digest is right
+    NAME.gguf.json   its size and SHA-256: with these beside it, the file is used without asking the network
+    NAME.gguf.part   what has come so far; in NAME.gguf.part.json the size and validator the server gave for it
+    NAME.gguf.lock   the process and host that are fetching it
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import string
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from platform import node
+from stat import S_ISREG
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from wgemma.errors import GgufError, SourceError
+from wgemma.files.gguf import MAGIC
+from wgemma.files.sources import Buffer, HttpSource
+from wgemma.sync import run
+
+if TYPE_CHECKING:
+    from http.client import HTTPMessage
+
+PIECE = 8 << 20
+LONGEST_STEM = 100
+TIMEOUT = 30.0
+UNSIGNED_LOCK_SECONDS = 10
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_OWNER = re.compile(r"([1-9][0-9]{0,8}) (.*)")
+_held: set[Path] = set()  # the locks of this process
+_taking = Lock()
+
+
+def cache_folder() -> Path:
+    """Where downloaded models lie: `wgemma/models` in the folder the system has for caches."""
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            chosen = os.environ.get("XDG_CACHE_HOME", "")
+            base = chosen if Path(chosen).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        raise SourceError("there is no home folder to keep downloads in. Set XDG_CACHE_HOME to a folder.") from None
+    return Path(base) / "wgemma" / "models"
+
+
+def download(url: str, *, folder: Path | None = None, progress: Callable[[int], None] = lambda nbytes: None) -> Path:
+    """The GGUF behind `url` as a file in the cache, fetched if it is not there yet.
+
+    `#sha256=HEX` at the end of the URL, or in its query, is the digest the file must have. `progress` hears of every
+    piece, those of an earlier run included: in the end they add up to the file's size. A file already there is silent.
+    """
+    address, wanted = _parse(url)
+    entry = _Entry((folder or cache_folder()) / _file_name(address))
+    if entry.is_whole(wanted):
+        return entry.file
+    try:
+        entry.file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(entry.beside(".lock"), address):
+            if not entry.is_whole(wanted):  # another process may have finished it a moment ago
+                _fetch(address, wanted, entry, progress)
+    except OSError as error:
+        raise SourceError(f"{entry.file} cannot be written: {error.strerror or error}.") from None
+    return entry.file
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file of the cache and what lies beside it."""
+
+    file: Path
+
+    def beside(self, suffix: str) -> Path:
+        return self.file.with_name(self.file.name + suffix)
+
+    @property
+    def record(self) -> Path:
+        return self.beside(".json")
+
+    @property
+    def part(self) -> Path:
+        return self.beside(".part")
+
+    @property
+    def part_record(self) -> Path:
+        return self.beside(".part.json")
+
+    def is_whole(self, wanted: set[str]) -> bool:
+        """Whether the file is there as recorded, and is the wanted one."""
+        record = _read_json(self.record)
+        size, digest = record.get("size"), record.get("sha256")
+        return isinstance(size, int) and isinstance(digest, str) and size == _size(self.file) and wanted <= {digest}
+
+    def drop_part(self) -> None:
+        self.part.unlink(missing_ok=True)
+        self.part_record.unlink(missing_ok=True)
+
+    def finish(self, size: int, digest: str) -> None:
+        """Gives the part its name. A record must never stand beside a file it was not made for."""
+        self.record.unlink(missing_ok=True)
+        self.part.replace(self.file)
+        _write_json(self.record, {"size": size, "sha256": digest})
+        self.part_record.unlink(missing_ok=True)
+
+
+def _parse(url: str) -> tuple[str, set[str]]:
+    """The address to ask for, all ASCII and without fragment, and the digests the URL demands (none or one)."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise SourceError(f"{url} is not a URL that can be read: {error}.") from None
+    demanded = [digest.lower() for digest in parse_qs(parts.fragment, keep_blank_values=True).get("sha256", [])]
+    if not all(_SHA256.fullmatch(digest) for digest in demanded):
+        raise SourceError(f"{url}: after #sha256= there must be 64 hexadecimal digits.")
+    hints = [digest.lower() for digest in parse_qs(parts.query).get("sha256", [])]
+    wanted = {*demanded, *(digest for digest in hints if _SHA256.fullmatch(digest))}
+    path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
+    return parts._replace(path=path, query=query, fragment="").geturl(), wanted
+
+
+def _file_name(address: str) -> str:
+    """One plain name for the address: readable by its host and path, unique by a hash, never a path of its own."""
+    parts = urlsplit(address)
+    stem = _UNSAFE.sub("-", f"{parts.hostname or ''}{parts.path}").removesuffix(".gguf")
+    stem = re.sub(r"\.{2,}", ".", stem)[-LONGEST_STEM:].strip("-.")
+    return f"{stem or 'model'}-{hashlib.sha256(address.encode()).hexdigest()[:16]}.gguf"
+
+
+def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[int], None]) -> None:
+    """Brings the whole file into its place in the cache; what is cut short stays as a part for the next run."""
+    source = HttpSource(address, timeout=TIMEOUT)
+    if bytes(run(source.read(0, min(len(MAGIC), source.size)))) != MAGIC:
+        raise GgufError(f"{address}: at byte 0: this is not a GGUF file (it does not begin with 'GGUF').")
+    expected = wanted | _announced(address)
+    if len(expected) > 1:
+        raise SourceError(f"{address}: the digests asked for and announced differ: {', '.join(sorted(expected))}.")
+
+    origin = {"size": source.size, "validator": source.validator}
+    have = _size(entry.part) or 0
+    recognisable = source.validator is not None or expected
+    if not (recognisable and have <= source.size and _read_json(entry.part_record) == origin):
+        entry.drop_part()
+        have = 0
+    _check_space(address, entry.file.parent, source.size, have)
+    _write_json(entry.part_record, origin)
+    digest = _fill(source, entry.part, progress)
+    if expected and digest not in expected:
+        entry.drop_part()
+        raise SourceError(
+            f"{address}: the file that came is damaged or another one: its bytes hash to {digest}, "
+            f"but {expected.pop()} was expected. It was removed; try again."
+        )
+    entry.finish(source.size, digest)
+
+
+def _fill(source: HttpSource, part: Path, progress: Callable[[int], None]) -> str:
+    """Hashes what the part holds, appends what it lacks, and returns the digest of the whole."""
+    digest = hashlib.sha256()
+    have = 0
+    with part.open("a+b", buffering=0) as file:
+        file.seek(0)
+        while piece := file.read(PIECE):
+            digest.update(piece)
+            have += len(piece)
+            progress(len(piece))
+        while have < source.size:
+            data = run(source.read(have, min(PIECE, source.size - have)))
+            _write(file, data, part)
+            digest.update(data)
+            have += len(data)
+            progress(len(data))
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _write(file: IO[bytes], data: Buffer, part: Path) -> None:
+    """All of `data`; where the disk takes only some of it, that is still the right beginning."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[file.write(view) :]
+    except OSError as error:
+        raise SourceError(
+            f"{part} cannot grow: {error.strerror or error}. What has come so far is kept: "
+            "make room and start again, and the download goes on from there."
+        ) from None
+
+
+def _check_space(address: str, folder: Path, size: int, have: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size - have > free:
+        raise SourceError(
+            f"{address} needs {_megabytes(size - have)} more, but only {_megabytes(free)} are free in {folder}. "
+            "Make room there, or download the file to another disk and give its path."
+        )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _announced(address: str) -> set[str]:
+    """The SHA-256 the server gives for the file, if it gives one.
+
+    Model hosts redirect to their storage and name the digest in the redirect's X-Linked-ETag. Where there is one, the
+    storage's own ETag says nothing more: it may be a hash of another kind with just as many digits.
+    """
+    from http.client import HTTPException
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    answers: list[HTTPMessage] = []
+
+    class Redirects(HTTPRedirectHandler):
+        def redirect_request(
+            self, req: Request, fp: IO[bytes], code: int, msg: str, headers: "HTTPMessage", newurl: str
+        ) -> Request | None:
+            answers.append(headers)
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    try:
+        request = Request(address, headers={"Range": "bytes=0-0", "Accept-Encoding": "identity"})
+        with build_opener(Redirects).open(request, timeout=TIMEOUT) as response:
+            answers.append(response.headers)
+    except (OSError, HTTPException) as error:
+        raise SourceError(f"{address} cannot be reached: {error}.") from None
+    linked = [answer["X-Linked-ETag"] for answer in answers if answer["X-Linked-ETag"]]
+    tags = linked[:1] or [answers[-1]["ETag"] or ""]
+    return {digest for tag in tags if _SHA256.fullmatch(digest := tag.strip('"').lower())}
+
+
+@contextmanager
+def _locked(lock: Path, address: str) -> Iterator[None]:
+    """Holds the lock file meanwhile, or says who does."""
+    with _taking:
+        if not _take(lock):
+            _break_if_stale(lock)
+            if not _take(lock):
+                raise SourceError(
+                    f"{address} is being downloaded already, by process {_owner(lock).replace(' ', ' on ', 1) or '?'}. "
+                    f"Wait until it is done; if there is no such process, delete {lock}."
+                )
+        _held.add(lock)
+    try:
+        yield
+    finally:
+        with _taking:
+            _held.discard(lock)
+            lock.unlink(missing_ok=True)
+
+
+def _take(lock: Path) -> bool:
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    os.write(handle, f"{os.getpid()} {node()}".encode())
+    os.close(handle)
+    return True
+
+
+def _break_if_stale(lock: Path) -> None:
+    """Removes a lock whose owner is gone. Only who holds the guard may, lest two remove one after the other, the
+    second the lock that the first has just taken."""
+    guard = lock.with_name(lock.name + ".guard")
+    if _take(guard):
+        try:
+            if _is_stale(lock):
+                lock.unlink(missing_ok=True)
+        finally:
+            guard.unlink(missing_ok=True)
+
+
+def _is_stale(lock: Path) -> bool:
+    """Whether the owner no longer runs. That of another host (or container) cannot be judged and counts as running."""
+    owner = _OWNER.fullmatch(_owner(lock))
+    if owner is None:  # about to be written, or cut off before it was
+        return lock.exists() and time.time() - lock.stat().st_mtime > UNSIGNED_LOCK_SECONDS
+    pid, host = int(owner[1]), owner[2]
+    if host != node():
+        return False
+    return lock not in _held if pid == os.getpid() else not _runs(pid)
+
+
+def _owner(lock: Path) -> str:
+    try:
+        return lock.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _runs(pid: int) -> bool:
+    if sys.platform == "win32":
+        import ctypes
+
+        kernel = ctypes.windll.kernel32
+        handle = kernel.OpenProcess(0x100000, False, pid)  # SYNCHRONIZE
+        if not handle:
+            return bool(kernel.GetLastError() == 5)  # there, but not ours to look at
+        timed_out = kernel.WaitForSingleObject(handle, 0) == 0x102
+        kernel.CloseHandle(handle)
+        return bool(timed_out)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # there, but not ours to signal
+    return True
+
+
+def _size(path: Path) -> int | None:
+    """The size of a regular file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A record of the cache; one that is missing or damaged says nothing."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(value))
+    draft.replace(path)

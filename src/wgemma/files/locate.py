@@ -1,0 +1,67 @@
+"""What a user means by a model: an Ollama name, a .gguf path or an http(s) URL, turned into files and settings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wgemma.errors import SourceError, StoreError
+from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.sources import is_url
+
+# Gemma 4's own generation settings; a model from the store adds what its params layer says.
+DEFAULT_PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Everything that makes up one model. `stored` is its entry in Ollama's store, if it comes from there."""
+
+    name: str
+    model: str | Path
+    projectors: list[Path] = field(default_factory=list)
+    adapters: list[Path] = field(default_factory=list)
+    drafts: list[Path] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT_PARAMS))
+    system: str | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    prompt_style: str | None = None  # None: decided by the model's shape
+    stored: StoredModel | None = None
+
+
+def locate(target: str | Path) -> ModelFiles:
+    """The files behind `target`; what is neither a file nor a URL is a name in the Ollama store."""
+    text = str(target)
+    if is_url(text) and text.lower().partition("?")[0].endswith(".gguf"):
+        return ModelFiles(text, text)
+    path = _file(text)
+    if isinstance(target, Path) or text.lower().endswith(".gguf"):
+        if path is None:
+            raise SourceError(f"{text}: no such file. `wgemma list` shows the models in the Ollama store.")
+        return ModelFiles(text, path)
+    try:
+        stored = Store.find().model(text)
+    except StoreError as error:
+        if error.reason in ("invalid_name", "not_found") and path is not None:
+            return ModelFiles(text, path)
+        raise
+    return ModelFiles(
+        name=str(stored.name),
+        model=stored.model,
+        projectors=stored.projectors,
+        adapters=stored.adapters,
+        drafts=stored.drafts,
+        params={**DEFAULT_PARAMS, **stored.params},
+        system=stored.system,
+        messages=stored.messages,
+        prompt_style=stored.prompt_style,
+        stored=stored,
+    )
+
+
+def _file(text: str) -> Path | None:
+    """The file of that name, if there is one that may be looked at."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError):  # too long a name, a closed folder, an unknown user behind "~"
+        return None

@@ -1,0 +1,377 @@
+"""Ollama's store on disk: names, manifests, and the blobs they point to. Strictly read-only.
+
+Everything in the store is taken for hostile: a name must have the exact form before it becomes a path, a digest must be
+one before it does, and nothing is read that is not a regular file inside the store.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any
+
+from wgemma.errors import StoreError
+from wgemma.files.gguf import Gguf
+
+DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
+SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
+MAX_JSON = 4 << 20
+MAX_TEXT = 4 << 20
+MAX_DEPTH = 32
+
+_DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
+_LAYER = "application/vnd.ollama.image."
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Name:
+    """A model's name in four parts; only well-formed ones can be made with `parse`."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Name":
+        """`[scheme://][host/][namespace/]model[:tag]`."""
+        rest = text.partition("://")[2] or text if "://" in text else text
+        tag = DEFAULT_TAG
+        if rest.rfind(":") > rest.rfind("/"):
+            rest, _, tag = rest.rpartition(":")
+        parts = rest.split("/")
+        if len(parts) > 3:
+            raise _bad_name(text)
+        model = parts[-1]
+        namespace = parts[-2] if len(parts) > 1 else DEFAULT_NAMESPACE
+        host = parts[-3] if len(parts) > 2 else DEFAULT_HOST
+        forms = ((_HOST, host), (_NAMESPACE, namespace), (_PART, model), (_PART, tag))
+        if not all(form.fullmatch(part) for form, part in forms):
+            raise _bad_name(text)
+        return cls(host, namespace, model, tag)
+
+    def __str__(self) -> str:
+        """The shortest spelling that means this name."""
+        short = f"{self.model}:{self.tag}"
+        if self.host != DEFAULT_HOST:
+            return f"{self.host}/{self.namespace}/{short}"
+        return short if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{short}"
+
+
+def _bad_name(text: str) -> StoreError:
+    reason = f"{text!r} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
+    return StoreError(reason, "invalid_name")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One blob of a model: what it is (`model`, `params`, …), its digest and its size as the manifest claims them."""
+
+    kind: str
+    digest: str
+    size: int
+    parent: str | None
+
+
+class Store:
+    """A folder of manifests and blobs."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        try:
+            self.root = Path(root).expanduser()
+            self._real_root = self.root.resolve()
+        except (OSError, RuntimeError) as error:
+            raise StoreError(
+                f"{root} cannot hold an Ollama store: {error} Set OLLAMA_MODELS to its folder.", "not_found"
+            ) from None
+
+    @classmethod
+    def find(cls) -> "Store":
+        """`$OLLAMA_MODELS`, else the user's folder, else the Linux service's."""
+        if chosen := os.environ.get("OLLAMA_MODELS"):
+            return cls(chosen)
+        users = cls("~/.ollama/models")
+        service_only = S_ISDIR(_mode(SERVICE_FOLDER)) and not S_ISDIR(_mode(users.root / "manifests"))
+        return cls(SERVICE_FOLDER) if service_only else users
+
+    def names(self) -> list[Name]:
+        """Every name that has a manifest, sorted; files of the wrong depth or form are passed over."""
+        found = []
+        for path in self.root.glob("manifests/*/*/*/*"):
+            host, namespace, model, tag = path.parts[-4:]
+            try:
+                name = Name.parse(f"{host}/{namespace}/{model}:{tag}")
+            except StoreError:
+                continue
+            if self._holds(path):
+                found.append(name)
+        return sorted(found)
+
+    def models(self) -> list["StoredModel"]:
+        """What `wgemma list` shows: the models whose manifest and configuration can be read."""
+        listed = []
+        for name in self.names():
+            try:
+                listed.append(self.model(name))
+            except StoreError:
+                continue
+        return listed
+
+    def model(self, name: str | Name) -> "StoredModel":
+        """The model of that name; a `StoreError` says what is wrong with it, or which names are near."""
+        parsed = Name.parse(name) if isinstance(name, str) else name
+        path = self.root / "manifests" / parsed.host / parsed.namespace / parsed.model / parsed.tag
+        if not S_ISREG(_mode(path)):
+            raise StoreError(self._unknown(parsed), "not_found")
+        return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
+
+    def _unknown(self, name: Name) -> str:
+        present = [str(other) for other in self.names()]
+        if not present:
+            return f"{name} is not in the Ollama store {self.root}, which is empty. `ollama pull {name}` gets it."
+        near = get_close_matches(str(name), present, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        return f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there."
+
+    def blob(self, digest: str) -> Path:
+        """The path of a blob that exists, is a regular file, and lies inside the store."""
+        match = _DIGEST.fullmatch(digest)
+        if match is None:
+            raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
+        path = self.root / "blobs" / f"sha256-{match[1]}"
+        if not _mode(path):
+            raise StoreError(f"the blob {path.name} is missing. `ollama pull` the model again.", "missing_blob")
+        self._check_inside(path)
+        return path
+
+    def read(self, path: Path, most: int, what: str) -> bytes:
+        """A small file of the store."""
+        self._check_inside(path)
+        try:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+        except OSError as error:
+            raise StoreError(f"{what} cannot be read: {error.strerror}.", "missing_blob") from None
+        if len(data) > most:
+            raise StoreError(f"{what} is too large to be one.", "bad_manifest")
+        return data
+
+    def _check_inside(self, path: Path) -> None:
+        real = path.resolve()
+        if not real.is_relative_to(self._real_root):
+            raise StoreError(f"{path} leads out of the store. It is not followed.", "missing_blob")
+        if not S_ISREG(_mode(real)):
+            raise StoreError(f"{path} is not a regular file.", "missing_blob")
+
+    def _holds(self, path: Path) -> bool:
+        return S_ISREG(_mode(path)) and path.resolve().is_relative_to(self._real_root)
+
+
+class StoredModel:
+    """One model of the store: what its manifest, configuration and small layers say."""
+
+    def __init__(self, store: Store, name: Name, path: Path, manifest: bytes) -> None:
+        self.store = store
+        self.name = name
+        self.manifest = path
+        self.digest = hashlib.sha256(manifest).hexdigest()
+        self.modified = path.stat().st_mtime
+        fields = _json_object(manifest, f"the manifest of {name}")
+        self.layers = _layers(fields.get("layers"), name)
+        configuration = _layers([fields.get("config")], name)[0]
+        self.blobs = [configuration, *self.layers]
+        self.size = sum(layer.size for layer in self.blobs)
+        for layer in (configuration, *self._of("model")):
+            if not _DIGEST.fullmatch(layer.digest):
+                store.blob(layer.digest)  # says so
+        what = f"the configuration of {name}"
+        self.config = _json_object(store.read(store.blob(configuration.digest), MAX_JSON, what), what)
+
+    def _of(self, kind: str) -> list[Layer]:
+        return [layer for layer in self.layers if layer.kind == kind]
+
+    def _paths(self, kind: str) -> list[Path]:
+        return [self.store.blob(layer.digest) for layer in self._of(kind)]
+
+    def _texts(self, kind: str) -> list[str]:
+        texts, left = [], MAX_TEXT  # for all of a kind together: a manifest may name one blob a thousand times
+        for path in self._paths(kind):
+            data = self.store.read(path, left, f"the {kind} of {self.name}")
+            texts.append(data.decode(errors="replace"))
+            left -= len(data)
+        return texts
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Format, family, size and quantisation, as Ollama names them."""
+        return {
+            "format": self.config.get("model_format", ""),
+            "family": self.config.get("model_family", ""),
+            "families": self.config.get("model_families") or [],
+            "parameter_size": self.config.get("model_type", ""),
+            "quantization_level": self.config.get("file_type", ""),
+        }
+
+    @property
+    def model(self) -> Path:
+        """The GGUF file itself."""
+        form = self.config.get("model_format", "gguf")
+        if form not in ("", "gguf"):
+            raise StoreError(f"{self.name} is stored as {form!r:.80}; wgemma reads GGUF only.", "unsupported_format")
+        paths = self._paths("model")
+        if not paths:
+            raise StoreError(f"{self.name} has no model layer. `ollama pull {self.name}` again.", "no_model_layer")
+        return paths[0]
+
+    def open(self) -> Gguf:
+        """The model's GGUF, if it is a Gemma 4."""
+        gguf = Gguf.open(self.model)
+        architecture = gguf.metadata.get("general.architecture")
+        if architecture != "gemma4":
+            gguf.close()
+            reason = f"{self.name} is a {architecture!r:.80} model; wgemma runs gemma4 only."
+            raise StoreError(reason, "unsupported_architecture")
+        return gguf
+
+    @property
+    def projectors(self) -> list[Path]:
+        return self._paths("projector")
+
+    @property
+    def adapters(self) -> list[Path]:
+        return self._paths("adapter")
+
+    @property
+    def drafts(self) -> list[Path]:
+        return self._paths("draft")
+
+    @property
+    def system(self) -> str | None:
+        return next(iter(self._texts("system")), None)
+
+    @property
+    def template(self) -> str | None:
+        return next(iter(self._texts("template")), None)
+
+    @property
+    def licenses(self) -> list[str]:
+        return self._texts("license")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        texts = self._texts("params")
+        return _json_object(texts[0].encode(), f"the params of {self.name}") if texts else {}
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        texts = self._texts("messages")
+        value = _json(texts[0].encode(), f"the messages of {self.name}") if texts else []
+        if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+            raise StoreError(f"the messages of {self.name} are not a list of objects.", "bad_manifest")
+        return value
+
+    @property
+    def parent(self) -> str | None:
+        return next((layer.parent for layer in self._of("model") if layer.parent), None)
+
+    @property
+    def prompt_style(self) -> str:
+        """`small` or `large`: which of Gemma 4's two prompt forms the model was trained on, by name, then by label."""
+        name = str(self.name).lower()
+        if "e2b" in name or "e4b" in name:
+            return "small"
+        if any(size in name for size in ("12b", "26b", "31b")):
+            return "large"
+        label = re.fullmatch(r"(\d+(?:\.\d+)?)B", str(self.config.get("model_type", "")))
+        return "large" if label and float(label[1]) >= 12 else "small"
+
+    @cached_property
+    def capabilities(self) -> list[str]:
+        """What Ollama would call it: completion, then vision and audio where a tower is there, tools, thinking."""
+        found = ["completion"]
+        headers = []
+        for path in (self.model, *self.projectors):
+            with Gguf.open(path) as gguf:
+                headers.append(gguf.metadata)
+        for sense in ("vision", "audio"):
+            keys = (f"gemma4.{sense}.block_count", f"clip.has_{sense}_encoder")
+            if any(header.get(key) for header in headers for key in keys):
+                found.append(sense)
+        return [*found, "tools", "thinking"] if self.config.get("parser") == "gemma4" else found
+
+    def verify(self, progress: Callable[[Layer, int], None] = lambda layer, done: None) -> None:
+        """Hashes every blob of the model; `progress` hears of each piece. The first that differs is a `StoreError`."""
+        for layer in self.blobs:
+            path = self.store.blob(layer.digest)
+            expected = _DIGEST.fullmatch(layer.digest)
+            digest = hashlib.sha256()
+            try:
+                with path.open("rb") as file:
+                    while piece := file.read(4 << 20):
+                        digest.update(piece)
+                        progress(layer, len(piece))
+            except OSError as error:
+                raise StoreError(f"{path.name} cannot be read: {error.strerror}.", "missing_blob") from None
+            if expected is None or digest.hexdigest() != expected[1].lower():
+                raise StoreError(
+                    f"{path.name} is damaged: its bytes hash to {digest.hexdigest()}. "
+                    f"Delete it and `ollama pull {self.name}` again.",
+                    "bad_digest",
+                )
+
+
+def _mode(path: Path) -> int:
+    """What kind of thing `path` leads to, as `stat` says it; 0 where there is nothing or it may not be looked at."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
+def _json(data: bytes, what: str) -> Any:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise StoreError(f"{what} is not valid JSON. `ollama pull` the model again.", "bad_manifest") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _children(item)]
+    if level:
+        raise StoreError(f"{what} nests deeper than {MAX_DEPTH} levels.", "bad_manifest")
+    return value
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _json_object(data: bytes, what: str) -> dict[str, Any]:
+    value = _json(data, what)
+    if not isinstance(value, dict):
+        raise StoreError(f"{what} is not a JSON object. `ollama pull` the model again.", "bad_manifest")
+    return value
+
+
+def _layers(entries: Any, name: Name) -> list[Layer]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise StoreError(f"the manifest of {name} has no proper layers. `ollama pull {name}` again.", "bad_manifest")
+    layers = []
+    for entry in entries:
+        kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
+        well_formed = (
+            isinstance(kind, str) and isinstance(digest, str) and isinstance(size, int) and 0 <= size < 1 << 63
+        )
+        if not well_formed:
+            raise StoreError(f"the manifest of {name} has a layer without type, digest or size.", "bad_manifest")
+        parent = entry.get("from")
+        layers.append(Layer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None))
+    return layers

@@ -1,0 +1,211 @@
+"""Where bytes come from: a file, memory, a web server. A source knows its size and reads any span of itself.
+
+Reading is a coroutine because a page has no other way; natively it completes at once (see `wgemma.sync`).
+A span outside the source is a `SourceError`, never a short read.
+"""
+
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from wgemma.errors import SourceError
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+Buffer: TypeAlias = bytes | memoryview
+_SIZE = re.compile("[0-9]{1,18}")
+
+
+class Source(Protocol):
+    """`first_read` is how much to ask for at once when the length of a header is not known yet."""
+
+    name: str
+    size: int
+    first_read: int
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        """Exactly `length` bytes from `offset`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def is_url(text: str) -> bool:
+    return text.lower().startswith(("http://", "https://"))
+
+
+def open_source(target: "Source | bytes | str | os.PathLike[str]") -> Source:
+    """A source for whatever names one: bytes, a path, an http(s) URL, or a source itself."""
+    if isinstance(target, bytes | bytearray | memoryview):
+        return MemorySource(bytes(target))
+    if isinstance(target, str) and is_url(target):
+        return HttpSource(target)
+    if isinstance(target, str | os.PathLike):
+        return FileSource(Path(target))
+    return target
+
+
+def check_span(source: Source, offset: int, length: int) -> None:
+    """Refuses a span that is not wholly inside the source."""
+    if offset < 0 or length < 0 or offset + length > source.size:
+        raise SourceError(
+            f"{source.name}: bytes {offset}–{offset + length} were asked for, but there are only {source.size}."
+        )
+
+
+class MemorySource:
+    """Bytes already in memory."""
+
+    def __init__(self, data: bytes, name: str = "<bytes>") -> None:
+        self.name = name
+        self.size = len(data)
+        self.first_read = self.size
+        self._view = memoryview(data)
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        check_span(self, offset, length)
+        return self._view[offset : offset + length]
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+        self.size = 0
+
+
+class FileSource:
+    """A regular file, memory-mapped: a span costs no copy. Devices, pipes and folders are refused."""
+
+    def __init__(self, path: Path) -> None:
+        import mmap
+
+        self.name = str(path)
+        # Without O_NONBLOCK the opening of a pipe nobody writes to would wait for ever.
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            handle = os.open(path, flags)
+        except FileNotFoundError:
+            raise SourceError(f"{path}: no such file.") from None
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise SourceError(f"{path} is not a regular file.")
+            self.size = status.st_size
+            self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if self.size else None
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path} cannot be mapped into memory: {error}.") from None
+        finally:
+            os.close(handle)
+        self.first_read = self.size
+        self._view = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        check_span(self, offset, length)
+        return self._view[offset : offset + length]
+
+    def close(self) -> None:
+        """Lets go of the map; spans still held by a reader keep their pages until they go."""
+        self._view = memoryview(b"")
+        self._map = None
+        self.size = 0
+
+
+class HttpSource:
+    """A file on a web server that answers Range requests; a connection cut short is taken up where it broke."""
+
+    first_read = 1 << 20
+
+    def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = 5) -> None:
+        if not is_url(url):
+            raise SourceError(f"{url}: only http and https can be read.")
+        self.name = url
+        self._timeout = timeout
+        self._attempts = attempts
+        self.validator: str | None = None
+        self.size = 0
+        probe = self._request(0, 1)
+        self.size = self._check_range(probe, 0)
+        self.validator = probe.headers.get("ETag") or probe.headers.get("Last-Modified")
+        probe.close()
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        check_span(self, offset, length)
+        data = bytearray()
+        failures = 0
+        while len(data) < length:
+            had = len(data)
+            try:
+                self._append(data, offset + had, length - had)
+                trouble = "the connection was cut"
+            except OSError as error:
+                trouble = str(error) or type(error).__name__
+            if len(data) > had:
+                failures = 0
+            elif (failures := failures + 1) >= self._attempts:
+                raise SourceError(
+                    f"{self.name}: no bytes came in {failures} tries ({trouble}). Check the connection and try again."
+                )
+            else:
+                time.sleep(0.1 * 2**failures)
+        return bytes(data)
+
+    def close(self) -> None:
+        """Every request closes its own connection."""
+
+    def _append(self, data: bytearray, offset: int, length: int) -> None:
+        """Adds what one request delivers of [offset, offset + length): all of it, or less when the line is cut."""
+        from http.client import HTTPException
+
+        response = self._request(offset, length)
+        with response:
+            if self._check_range(response, offset) != self.size:
+                raise SourceError(f"{self.name} changed its size while it was read. Start again.")
+            validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
+            if self.validator is not None and validator != self.validator:
+                raise SourceError(f"{self.name} changed on the server while it was read. Start again.")
+            try:
+                while length > 0 and (piece := response.read1(min(length, 1 << 20))):
+                    data += piece
+                    length -= len(piece)
+            except HTTPException:
+                return  # cut in the middle of a chunk: what came before it is good
+
+    def _request(self, offset: int, length: int) -> "HTTPResponse":
+        from http.client import HTTPException
+        from urllib.error import HTTPError, URLError
+        from urllib.request import Request, urlopen
+
+        span = f"bytes={offset}-{offset + length - 1}"
+        try:
+            request = Request(self.name, headers={"Range": span, "Accept-Encoding": "identity"})
+            response: HTTPResponse = urlopen(request, timeout=self._timeout)
+        except HTTPError as error:
+            raise SourceError(f"{self.name}: the server answered {error.code} {error.reason}.") from None
+        except (OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            if self.size:
+                raise ConnectionError(reason) from None  # it answered before: worth another try
+            raise SourceError(f"{self.name} cannot be reached: {reason}.") from None
+        except ValueError as error:
+            raise SourceError(f"{self.name} is not a URL that can be read: {error}.") from None
+        return response
+
+    def _check_range(self, response: "HTTPResponse", offset: int) -> int:
+        """The size of the whole file, from an answer that must be the span asked for."""
+        header = response.headers.get("Content-Range", "")
+        unit, _, rest = header.partition(" ")
+        span, _, total = rest.partition("/")
+        start = span.partition("-")[0]
+        if response.status == 206 and unit == "bytes" and start == str(offset) and _SIZE.fullmatch(total):
+            return int(total)
+        response.close()
+        if response.status == 206:
+            raise SourceError(f"{self.name}: the server answered with another span than asked for ({header!r}).")
+        raise SourceError(
+            f"{self.name}: the server ignores Range requests, so single parts cannot be read. "
+            "Download the file and give its path instead."
+        )

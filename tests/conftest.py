@@ -1,0 +1,51 @@
+"""Where the tests find their data: the goldens of `../shared/fixtures` when present, those of `tests/data` always."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Two cores: more BLAS threads than one only fight each other. Must be set before NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from wgemma.gpu.native import NativeDevice, open_floor_device
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
+SHARED = ROOT.parent / "shared" / "fixtures"
+
+# A busy machine is no reason to fail; tests that are about time measure it themselves.
+settings.register_profile("wgemma", deadline=None)
+settings.load_profile("wgemma")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The full set of goldens; a test that asks for it is skipped in a clone that stands alone."""
+    if not SHARED.is_dir():
+        pytest.skip("the shared fixtures are not beside this clone")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The small choice of goldens that travels with the repository."""
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Iterator[NativeDevice]:
+    """All that the adapter has."""
+    device = NativeDevice()
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="session")
+def floor() -> Iterator[NativeDevice]:
+    """Exactly WebGPU's default limits, no optional feature: what every browser grants."""
+    device = open_floor_device()
+    yield device
+    device.close()

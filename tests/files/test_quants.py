@@ -1,0 +1,28 @@
+"""The sizes of the block formats are those of the `gguf` package."""
+
+import gguf
+import pytest
+
+from wgemma.files.quants import BLOCK_FORMATS, BY_ID, BY_NAME, UNSUPPORTED_NAMES, BlockFormat
+
+
+@pytest.mark.parametrize("block", BLOCK_FORMATS, ids=lambda block: block.name)
+def test_block_sizes_equal_those_of_the_gguf_package(block: BlockFormat) -> None:
+    kind = gguf.GGMLQuantizationType[block.name]
+    assert (kind.value, gguf.GGML_QUANT_SIZES[kind]) == (block.id, (block.elements, block.nbytes))
+
+
+def test_every_type_of_ggml_is_read_or_can_be_named_in_a_refusal() -> None:
+    for kind in gguf.GGMLQuantizationType:
+        assert kind.value in BY_ID or UNSUPPORTED_NAMES[kind.value] == kind.name
+
+
+def test_no_id_or_name_is_there_twice() -> None:
+    assert len(BY_ID) == len(BY_NAME) == len(BLOCK_FORMATS)
+    assert not BY_ID.keys() & UNSUPPORTED_NAMES.keys()
+
+
+def test_a_row_fills_whole_blocks() -> None:
+    assert BY_NAME["Q4_K"].row_nbytes(512) == 288
+    with pytest.raises(ValueError, match="multiples of 256, not 300"):
+        BY_NAME["Q4_K"].row_nbytes(300)
