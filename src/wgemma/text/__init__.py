@@ -1,0 +1,1 @@
+"""Strings, tokens and messages: the tokenizer, the chat template, the reply parser."""

@@ -1,0 +1,309 @@
+"""Messages and tools → the exact prompt the model was trained on.
+
+prompt = <bos> [<|turn>system\\n [<|think|>\\n] text {<|tool>declaration<tool|>} <turn|>\\n] {turn} [opening]
+turn   = <|turn>ROLE\\n {[thought] {call} {response} content} <turn|>\\n
+call   = <|tool_call>call:NAME{key:value,…}<tool_call|>
+response = <|tool_response>response:NAME{value:"…"}<tool_response|> {placeholder}
+
+Assistant messages in a row share one turn, and tool messages belong to the assistant message before them. A turn
+that ends in tool calls or their results stays open: there the model goes on. This module knows nothing of token ids.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wgemma.errors import TemplateError
+from wgemma.text.declaration import write_declaration
+from wgemma.text.segments import Segment, Writer, write_entries, write_value
+
+__all__ = ["Segment", "opens_in_thought", "render", "segments"]
+
+_ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "model",
+    "model": "model",
+    "tool": "tool",
+}
+_PLACEHOLDERS = {
+    "image": "<|image|>",
+    "image_url": "<|image|>",
+    "audio": "<|audio|>",
+    "input_audio": "<|audio|>",
+    "video": "<|video|>",
+}
+_OPEN_THOUGHT = "<|channel>thought\n"
+_CLOSE_THOUGHT = "<channel|>"
+
+
+@dataclass
+class _Entry:
+    """A message, the role its turn carries, and the tool messages that answer it."""
+
+    index: int
+    role: str
+    message: dict[str, Any]
+    results: list["_Entry"] = field(default_factory=list)
+
+    @property
+    def calls(self) -> Any:
+        return self.message.get("tool_calls")
+
+
+def render(
+    messages: Sequence[Any],
+    *,
+    tools: Sequence[Any] | None = None,
+    think: bool = False,
+    size: Literal["small", "large"] = "small",
+    open_reply: bool = True,
+) -> str:
+    """The prompt as one string, for reading and comparing. To tokenise, take `segments`."""
+    pieces = segments(messages, tools=tools, think=think, size=size, open_reply=open_reply)
+    return "".join(piece.text for piece in pieces)
+
+
+def segments(
+    messages: Sequence[Any],
+    *,
+    tools: Sequence[Any] | None = None,
+    think: bool = False,
+    size: Literal["small", "large"] = "small",
+    open_reply: bool = True,
+) -> list[Segment]:
+    """The prompt in pieces. `size` is "small" for E2B and E4B, "large" for 12B, 26B and 31B."""
+    if size not in ("small", "large"):
+        raise TemplateError(f'There is no template size {size!r}. Write "small" (E2B, E4B) or "large" (12B and up).')
+    out = Writer()
+    entries = _entries(_sequence(messages, "messages"))
+    declared = [] if tools is None else _sequence(tools, "tools")
+    out.mark("<bos>")
+    system = entries[0] if entries and entries[0].role in ("system", "developer") else None
+    if system or declared or think:
+        _write_system(out, system, declared, think=think)
+    turns = entries[1:] if system else entries
+    last_user = max((entry.index for entry in turns if entry.role == "user"), default=-1)
+    for i, entry in enumerate(turns):
+        before = turns[i - 1].role if i else None
+        after = turns[i + 1].role if i + 1 < len(turns) else None
+        _write_turn(out, entry, before, after, recent=entry.index > last_user)
+    if open_reply:
+        _open_reply(out, turns[-1] if turns else None, think=think, size=size)
+    return out.segments()
+
+
+def opens_in_thought(pieces: Sequence[Segment]) -> bool:
+    """Whether the prompt ends inside an open thought, so that the reply starts as thinking."""
+    return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith(_OPEN_THOUGHT)
+
+
+def _sequence(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TemplateError(f"{name} must be a list of objects, not a {type(value).__name__}.")
+    return list(value)
+
+
+def _entries(messages: list[Any]) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise TemplateError(f'messages[{index}] must be an object such as {{"role": "user", "content": "Hello"}}.')
+        name = message.get("role")
+        role = _ROLES.get(name) if isinstance(name, str) else None
+        if role is None:
+            told = f"the role {name[:40]!r}" if isinstance(name, str) else "no role"
+            raise TemplateError(f"messages[{index}] has {told}; write system, user, assistant or tool.")
+        entry = _Entry(index, role, message)
+        if entry.calls and role != "model":
+            raise TemplateError(f'messages[{index}] has tool_calls; only messages of role "assistant" call tools.')
+        if role != "tool":
+            entries.append(entry)
+        elif entries and entries[-1].calls:
+            entries[-1].results.append(entry)
+        else:
+            raise TemplateError(
+                f"messages[{index}] is a tool result, but the message before it calls no tool; "
+                "put it right after the assistant message with its tool_calls."
+            )
+    return entries
+
+
+def _write_system(out: Writer, system: _Entry | None, tools: list[Any], *, think: bool) -> None:
+    out.mark("<|turn>system\n")
+    if think:
+        out.mark("<|think|>\n")
+    if system:
+        out.where = f"messages[{system.index}]"
+        if system.message.get("images"):
+            raise out.error("is a system message with images; put them into a user message")
+        content = system.message.get("content")
+        if isinstance(content, list):
+            out.write("".join(_system_part(out, part) + " " for part in content))
+        else:
+            out.write(_text(out, content).strip())
+    for index, tool in enumerate(tools):
+        out.where = f"tools[{index}]"
+        out.mark("<|tool>")
+        write_declaration(out, tool)
+        out.mark("<tool|>")
+    out.mark("<turn|>\n")
+
+
+def _system_part(out: Writer, part: Any) -> str:
+    if _part_type(out, part) != "text":
+        raise out.error("is a system message with a picture or sound; put it into a user message")
+    return _text(out, part.get("text")).strip()
+
+
+def _write_turn(out: Writer, entry: _Entry, before: str | None, after: str | None, *, recent: bool) -> None:
+    """One message with its calls and results. `recent`: no user message follows, so its thinking still counts."""
+    out.where = f"messages[{entry.index}]"
+    if not (entry.role == "model" and before == "model"):
+        out.mark(f"<|turn>{entry.role}\n")
+    if entry.role == "model" and recent:
+        _write_thought(out, entry.message)
+    names = _write_calls(out, entry.calls) if entry.calls else {}
+    for position, result in enumerate(entry.results):
+        _write_result(out, result, names, position)
+    out.where = f"messages[{entry.index}]"
+    spoke = _write_content(out, entry)
+    if entry.calls and not entry.results:
+        out.mark("<|tool_response>")
+    elif not (entry.role == "model" and after == "model") and (spoke or after or not entry.results):
+        out.mark("<turn|>\n")
+
+
+def _open_reply(out: Writer, last: _Entry | None, *, think: bool, size: str) -> None:
+    if last is None or not last.calls:
+        out.mark("<|turn>model\n")
+        if size == "large" and not think:
+            out.mark(_OPEN_THOUGHT + _CLOSE_THOUGHT)
+    elif last.results and think:
+        out.mark(_OPEN_THOUGHT)
+
+
+def _write_thought(out: Writer, message: dict[str, Any]) -> None:
+    for key in ("thinking", "reasoning", "reasoning_content"):
+        text = message.get(key)
+        if text:
+            out.mark(_OPEN_THOUGHT)
+            out.write(_text(out, text, key))
+            out.mark("\n" + _CLOSE_THOUGHT)
+            return
+
+
+def _write_calls(out: Writer, calls: Any) -> dict[str | int, str]:
+    """Write the calls; return their function names, by call id and by position."""
+    if not isinstance(calls, list):
+        raise out.error("has tool_calls that are not a list")
+    names: dict[str | int, str] = {}
+    for position, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str) or not name:
+            raise out.error('has a tool call without a name; write {"function": {"name": …, "arguments": {…}}}')
+        names[position] = name
+        if isinstance(call.get("id"), str):
+            names[call["id"]] = name
+        out.mark("<|tool_call>call:")
+        out.write(name)
+        out.mark("{")
+        write_entries(out, _arguments(out, function.get("arguments")), quote_keys=False, depth=1)
+        out.mark("}<tool_call|>")
+    return names
+
+
+def _arguments(out: Writer, arguments: Any) -> dict[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments.strip() or "{}")
+        except (ValueError, RecursionError):
+            raise out.error('has tool call arguments that are not JSON; write {"city": "Paris"}') from None
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise out.error('has tool call arguments that are not an object; write {"city": "Paris"}')
+    return arguments
+
+
+def _write_result(out: Writer, result: _Entry, names: dict[str | int, str], position: int) -> None:
+    out.where = f"messages[{result.index}]"
+    out.mark("<|tool_response>response:")
+    out.write(_result_name(out, result.message, names, position))
+    out.mark("{")
+    content = result.message.get("content")
+    parts = content if isinstance(content, list) else []
+    if isinstance(content, dict):
+        write_entries(out, content, quote_keys=False, depth=1)
+    else:
+        out.mark("value:")
+        if isinstance(content, list):
+            content = "".join(_text(out, part.get("text")) for part in parts if _part_type(out, part) == "text")
+        write_value(out, content, quote_keys=False)
+    out.mark("}<tool_response|>")
+    for part in _images(out, result.message) + parts:
+        if part["type"] != "text":
+            out.place(_PLACEHOLDERS[part["type"]], part)
+
+
+def _result_name(out: Writer, message: dict[str, Any], names: dict[str | int, str], position: int) -> str:
+    """By the call's id; else the name the message gives; else, where it gives neither, by position."""
+    call_id = message.get("tool_call_id")
+    if isinstance(call_id, str) and call_id in names:
+        return names[call_id]
+    name = message.get("name") or message.get("tool_name")
+    if name:
+        return _text(out, name, "name")
+    return names.get(position, "unknown") if call_id is None else "unknown"
+
+
+def _write_content(out: Writer, entry: _Entry) -> bool:
+    """Write the message's own text and media in order; tell whether there was anything but white space."""
+    clean = _without_thoughts if entry.role == "model" else str.strip
+    content = entry.message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    spoke = False
+    for part in _images(out, entry.message) + parts:
+        kind = _part_type(out, part)
+        if kind == "text":
+            text = clean(_text(out, part.get("text")))
+            out.write(text)
+            spoke = spoke or bool(text)
+        else:
+            out.place(_PLACEHOLDERS[kind], part)
+            spoke = True
+    return spoke
+
+
+def _without_thoughts(text: str) -> str:
+    """Text between `<|channel>` and `<channel|>` was thinking; it leaves the history."""
+    pieces = text.split(_CLOSE_THOUGHT)
+    return "".join(piece.split("<|channel>", 1)[0] for piece in pieces).strip()
+
+
+def _images(out: Writer, message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ollama's `images` beside the text, as parts."""
+    images = message.get("images")
+    if images is None:
+        return []
+    if not isinstance(images, list):
+        raise out.error('has "images" that are not a list')
+    return [{"type": "image", "image": image} for image in images]
+
+
+def _part_type(out: Writer, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or (kind != "text" and kind not in _PLACEHOLDERS):
+        raise out.error('has a content part of unknown type; write {"type": "text", "text": …} or type image or audio')
+    return kind
+
+
+def _text(out: Writer, value: Any, key: str = "content") -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise out.error(f"has a {key} that is a {type(value).__name__}; write a string")
+    return value

@@ -1,0 +1,271 @@
+"""Strings to token ids and back, from the vocabulary a GGUF file carries.
+
+Byte-pair encoding over Unicode characters, spaces written as '▁', characters without a token spelled as bytes. Special
+tokens are found by text and type, never by number, because small vocabularies number them otherwise. Text is plain
+text unless the caller says that special tokens may be recognised in it. Nothing adds a `<bos>` by itself.
+"""
+
+import re
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from wgemma.errors import GgufError
+from wgemma.files.gguf import Gguf
+from wgemma.text.bpe import MAX_IDS, MAX_MERGES, Merges
+
+SPACE = "▁"
+STOP_TEXTS = ("<eos>", "<turn|>", "<|tool_response>")  # each ends the model's turn
+# What the reply parser must see of the model's output; other special tokens are silent there.
+MARKUP = frozenset(
+    ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>')
+)
+
+_CONTROL, _USER_DEFINED, _UNKNOWN = 3, 4, 2
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CACHED_WORDS, _CACHED_LENGTH = 1 << 15, 64
+
+
+class Tokenizer:
+    """One vocabulary. `special` maps the text of every special token to its id."""
+
+    def __init__(
+        self, tokens: Sequence[str], types: Sequence[int], merges: Iterable[str], stop_ids: Iterable[int] = ()
+    ) -> None:
+        self._tokens = tokens
+        self._ids: dict[str, int] = {}
+        for token_id, token in enumerate(tokens):
+            self._ids.setdefault(token, token_id)
+        kinds = (_CONTROL, _USER_DEFINED, _UNKNOWN)
+        self.special = {tokens[i]: i for i, kind in enumerate(types) if kind in kinds and tokens[i]}
+        self._special_ids = frozenset(self.special.values())
+        self._special_start = re.compile("[" + re.escape("".join({text[0] for text in self.special} or "\0")) + "]")
+        self._special_lengths = sorted({len(text) for text in self.special}, reverse=True)
+        self._byte_ids = self._find_bytes()
+        self._byte_values = {token_id: value for value, token_id in enumerate(self._byte_ids) if token_id >= 0}
+        self._words = _word_pattern(token for token in self._ids if token not in self.special)
+        self._merges = Merges(self._read_merges(merges))
+        self._cache: dict[str, list[int]] = {}
+        # A stop token is one of the texts that end a turn, or what the file says; `</s>` is ordinary text here.
+        ends = {self.special[text] for text in STOP_TEXTS if text in self.special}
+        self.stop_ids = frozenset(ends | {i for i in stop_ids if 0 <= i < len(tokens)})
+
+    @classmethod
+    def from_gguf(cls, target: Any) -> "Tokenizer":
+        """From an open `Gguf`, or anything `Gguf.open` takes; no tensor is read."""
+        if isinstance(target, Gguf):
+            return cls._from_metadata(target.metadata, target.source.name)
+        with Gguf.open(target) as gguf:
+            return cls._from_metadata(gguf.metadata, gguf.source.name)
+
+    @classmethod
+    def _from_metadata(cls, metadata: dict[str, Any], name: str) -> "Tokenizer":
+        def column(key: str, kind: type) -> Sequence[Any]:
+            value = metadata.get(f"tokenizer.ggml.{key}")
+            if not isinstance(value, Sequence) or isinstance(value, str) or (value and not isinstance(value[0], kind)):
+                raise GgufError(f"{name}: the vocabulary's tokenizer.ggml.{key} is missing or of the wrong type.")
+            return value
+
+        model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+        # Ollama writes "llama" for what is byte-pair encoding all the same.
+        known = "gemma4" in (model, pre) or str(metadata.get("general.architecture", "")).startswith("gemma4")
+        if not known:
+            raise GgufError(f"{name}: its tokenizer is {model!r:.80}/{pre!r:.80}; wgemma knows Gemma 4's only.")
+        tokens, types, merges = column("tokens", str), column("token_type", int), column("merges", str)
+        if not tokens or len(tokens) != len(types):
+            raise GgufError(f"{name}: the vocabulary has {len(tokens)} tokens but {len(types)} token types.")
+        if len(tokens) > MAX_IDS or len(merges) > MAX_MERGES:
+            raise GgufError(f"{name}: a vocabulary of {len(tokens)} tokens and {len(merges)} merges is too large.")
+        stops = [metadata.get("tokenizer.ggml.eos_token_id")]
+        listed = metadata.get("tokenizer.ggml.eos_token_ids", ())
+        stops += listed if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
+        return cls(tokens, types, merges, [stop for stop in stops if isinstance(stop, int)])
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def id(self, text: str) -> int:
+        """The id of a special token by its text, such as `<bos>`."""
+        try:
+            return self.special[text]
+        except KeyError:
+            raise GgufError(f"this vocabulary has no special token {text!r}.") from None
+
+    def text(self, token_id: int) -> str:
+        """A token as the vocabulary spells it: '▁' for a space, `<0xHH>` for a byte."""
+        return self._tokens[token_id]
+
+    # -- strings to ids
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The ids of `text`; special tokens are recognised only when `special` is true."""
+        return self.encode_segments([(text, special)])
+
+    def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
+        """The ids of (text, trusted) segments in a row: special tokens are recognised in trusted text only.
+
+        Plain text is joined across segments before it is merged, so a harmless prompt gives the ids of its whole text.
+        """
+        ids: list[int] = []
+        plain: list[str] = []
+        for text, trusted in segments:
+            for piece, token_id in self._cut(text) if trusted else ((text, -1),):
+                if token_id < 0:
+                    plain.append(piece)
+                else:
+                    self._encode_plain("".join(plain), ids)
+                    plain.clear()
+                    ids.append(token_id)
+        self._encode_plain("".join(plain), ids)
+        return ids
+
+    def _cut(self, text: str) -> Iterator[tuple[str, int]]:
+        """Pieces of plain text (−1) and special tokens (their id), the longest special token at each place."""
+        start = position = 0
+        while found := self._special_start.search(text, position):
+            position = found.start()
+            for length in self._special_lengths:
+                token = text[position : position + length]
+                if token in self.special:
+                    if start < position:
+                        yield text[start:position], -1
+                    yield token, self.special[token]
+                    start = position = position + len(token)
+                    break
+            else:
+                position += 1
+        if start < len(text):
+            yield text[start:], -1
+
+    def _encode_plain(self, text: str, ids: list[int]) -> None:
+        """Appends the ids of text that holds no special token, word by word."""
+        if not text.isascii():
+            text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+        cache, extend = self._cache, ids.extend
+        for word in self._words.findall(text.replace(" ", SPACE)):
+            known = cache.get(word)
+            if known is None:
+                known = self._encode_word(word)
+                if len(word) <= _CACHED_LENGTH:
+                    if len(cache) >= _CACHED_WORDS:
+                        cache.clear()
+                    cache[word] = known
+            extend(known)
+
+    def _encode_word(self, word: str) -> list[int]:
+        get = self._ids.get
+        symbols = self._merges.apply([get(character, ~ord(character)) for character in word])
+        if min(symbols) >= 0:
+            return symbols
+        spelled: list[int] = []
+        for symbol in symbols:
+            spelled += (symbol,) if symbol >= 0 else self._spell(chr(~symbol))
+        return spelled
+
+    def _spell(self, character: str) -> list[int]:
+        """A character that is no token, as one token per UTF-8 byte."""
+        ids = [self._byte_ids[byte] for byte in character.encode()]
+        if min(ids) >= 0:
+            return ids
+        if "<unk>" in self.special:
+            return [self.special["<unk>"]]
+        raise GgufError(f"this vocabulary can neither spell {character!r} nor say <unk>.")
+
+    def forget(self) -> None:
+        """Empties the caches, for measurements that must not be helped by what came before."""
+        self._cache.clear()
+        self._merges.forget()
+
+    # -- ids to strings
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of `ids`; special tokens appear as their text unless they are to be skipped."""
+        stream = self.stream(keep=() if skip_special else None)
+        return "".join([*map(stream.push, ids), stream.finish()])
+
+    def stream(self, keep: Collection[str] | None = None) -> "StreamDecoder":
+        """A decoder for ids that arrive one by one. `keep` names the special tokens to show; None shows all."""
+        silent = frozenset[int]() if keep is None else frozenset(i for t, i in self.special.items() if t not in keep)
+        return StreamDecoder(self._tokens, self._byte_values, self._special_ids, silent)
+
+    # -- construction
+
+    def _find_bytes(self) -> "array[int]":
+        """The id of the token for each byte value, −1 where there is none. Ollama types them as normal tokens."""
+        return array("i", (self._ids.get(f"<0x{value:02X}>", -1) for value in range(256)))
+
+    def _read_merges(self, merges: Iterable[str]) -> Iterator[tuple[int, int, int]]:
+        """(left, right, joined) ids; a merge of pieces outside the vocabulary could never show and is left out."""
+        get = self._ids.get
+        for merge in merges:
+            cut = merge.find(" ", 1)
+            left, right, joined = get(merge[:cut]), get(merge[cut + 1 :]), get(merge[:cut] + merge[cut + 1 :])
+            if cut > 0 and left is not None and right is not None and joined is not None:
+                yield left, right, joined
+
+
+def _word_pattern(tokens: Iterable[str]) -> "re.Pattern[str]":
+    """Cuts text into words that no token of this vocabulary can bridge, so that each may be merged alone and cached.
+
+    A word ends before a run of '▁' unless some token has '▁' behind the character that stands there (the real
+    vocabulary has one: `>▁</`), and on both sides of a run of newlines unless some token mixes these with other text.
+    """
+    border = "\ud800"  # no token holds half a surrogate pair
+    every = border.join(tokens)
+    bridges = {match[0] for match in re.findall(f"[^{SPACE}{border}]{SPACE}", every)}
+    mixes_newlines = re.search(f"\n[^\n{border}]|[^\n{border}]\n", every) is not None
+    newline = "" if mixes_newlines else r"\n"
+    inner = f"[^{SPACE}{newline}]+"
+    if bridges:
+        # Possessive, because a plain repetition would remember every turn of it.
+        inner = f"(?:{inner}|(?<=[{re.escape(''.join(sorted(bridges)))}]){SPACE}+)++"
+    return re.compile(f"{SPACE}*{inner}|{SPACE}+" + ("" if mixes_newlines else r"|\n+"))
+
+
+class StreamDecoder:
+    """Turns ids into text as they come and never lets half a UTF-8 character out."""
+
+    def __init__(
+        self, tokens: Sequence[str], byte_values: dict[int, int], special: frozenset[int], silent: frozenset[int]
+    ) -> None:
+        self._tokens = tokens
+        self._byte_values = byte_values
+        self._special = special
+        self._silent = silent
+        self._pending = bytearray()
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain now that `token_id` has come."""
+        byte = self._byte_values.get(token_id)
+        if byte is not None:
+            self._pending.append(byte)
+            return self._complete()
+        if not 0 <= token_id < len(self._tokens):
+            raise GgufError(f"{token_id} is not a token id; this vocabulary has {len(self._tokens)}.")
+        text = self.finish()
+        if token_id in self._silent:
+            return text
+        token = self._tokens[token_id]
+        return text + (token if token_id in self._special else token.replace(SPACE, " "))
+
+    def finish(self) -> str:
+        """What is left at the end: bytes that never became a character show as replacement characters."""
+        text = self._pending.decode(errors="replace")
+        self._pending.clear()
+        return text
+
+    def _complete(self) -> str:
+        """The characters at the front of the pending bytes that no further byte can change."""
+        try:
+            text = self._pending.decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":  # the rest may still come
+                text = self._pending[: error.start].decode(errors="replace")
+                del self._pending[: error.start]
+                return text
+            text = self._pending[: error.end].decode(errors="replace")
+            del self._pending[: error.end]
+            return text + (self._complete() if self._pending else "")
+        self._pending.clear()
+        return text
