@@ -1,0 +1,76 @@
+"""Which tokens may come next, and how likely each is: the plain twin of sampling on the GPU.
+
+In this order, l = logits:
+
+    bias         l_t + bias_t
+    penalties    c_t = how often t is among the last ids; where c_t > 0:
+                 l_t ← (l_t ≤ 0 ? l_t · repeat : l_t / repeat) − c_t · frequency − presence
+    top_k        the k largest
+    top_p        p = softmax(l), descending: the shortest run from the top whose sum reaches top_p
+    min_p        l_t ≥ max l + ln(min_p)
+    temperature  softmax(l / T); T ≤ 0 leaves only the largest
+
+All arithmetic is float64. Equal logits stand in the order of their ids.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+
+def distribution(
+    logits: NDArray[np.floating],
+    *,
+    history: Sequence[int] = (),  # oldest first
+    logit_bias: Mapping[int, float] | None = None,
+    repeat_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repeat_last_n: int = 64,  # −1: the whole history
+    top_k: int = 0,  # ≤ 0: all
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    temperature: float = 1.0,
+) -> tuple[Ids, Doubles]:
+    """The surviving ids, most likely first, and their probabilities. A token at −∞ never survives."""
+    biased = logits.astype(np.float64)
+    for token, bias in (logit_bias or {}).items():
+        biased[token] += bias
+    recent = history[-repeat_last_n:] if repeat_last_n > 0 else history if repeat_last_n < 0 else ()
+    penalised = _penalised(biased, recent, repeat_penalty, presence_penalty, frequency_penalty)
+    ids = np.argsort(-penalised, kind="stable")
+    ids = ids[: np.count_nonzero(penalised > -np.inf)]
+    if top_k > 0:
+        ids = ids[:top_k]
+    if top_p < 1:
+        ids = ids[: _nucleus(softmax(penalised[ids]), top_p)]
+    if min_p > 0:
+        floor = penalised[ids[:1]] + np.log(min(min_p, 1.0))
+        ids = ids[penalised[ids] >= floor]
+    if temperature <= 0:
+        return ids[:1], np.ones(len(ids[:1]))
+    return ids, softmax(penalised[ids] / temperature)
+
+
+def softmax(x: Doubles) -> Doubles:
+    """exp(x) / Σ exp(x), shifted by the largest x so that nothing overflows."""
+    weights: Doubles = np.exp(x - x.max(initial=-np.inf))
+    weights /= weights.sum()
+    return weights
+
+
+def _penalised(logits: Doubles, recent: Sequence[int], repeat: float, presence: float, frequency: float) -> Doubles:
+    tokens, counts = np.unique(np.asarray(recent, dtype=np.int64), return_counts=True)
+    seen = logits[tokens]
+    penalised = logits.copy()
+    penalised[tokens] = np.where(seen <= 0, seen * repeat, seen / repeat) - counts * frequency - presence
+    return penalised
+
+
+def _nucleus(descending: Doubles, top_p: float) -> int:
+    """How many of the largest probabilities it takes to reach top_p; at least one."""
+    return int(np.searchsorted(np.cumsum(descending), top_p)) + 1
