@@ -1,0 +1,1 @@
+"""WebGPU, knowing no model: devices, shaders, and tapes of dispatches."""

@@ -1,0 +1,122 @@
+"""What a GPU is to the rest of wgemma. Two homes implement it: `native` (wgpu) and the web page's.
+
+A device makes buffers and kernels, and replays tapes. Reading back is the only thing that waits, so it is the only
+coroutine. WebGPU's default limits are the floor every device reaches.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from wgemma.gpu.tape import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits wgemma looks at, in WebGPU's units."""
+
+    binding: int = 128 << 20  # bytes one binding may span
+    buffer: int = 256 << 20  # bytes of one buffer
+    storage_buffers: int = 8  # storage bindings per stage
+    workgroup_memory: int = 16 << 10
+    invocations: int = 256  # threads per workgroup
+    workgroups: int = 65_535  # per dimension
+    offset_alignment: int = 256  # of a binding inside its buffer
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """Who computes: for people, and as the key under which verdicts about kernels are remembered."""
+
+    name: str
+    backend: str
+    kind: str  # DiscreteGPU, IntegratedGPU, CPU, …
+    driver: str
+
+
+class Buffer(Protocol):
+    """Bytes on the GPU."""
+
+    @property
+    def size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a buffer, for a binding: its offset is a multiple of the device's alignment."""
+
+    buffer: Buffer
+    offset: int
+    size: int
+
+
+Binding: TypeAlias = Buffer | Span
+
+
+class Kernel(Protocol):
+    """A compiled shader: the names of its bindings tell what each wants."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bindings(self) -> Mapping[str, int]: ...
+
+
+class Program(Protocol):
+    """A tape, made ready for replay."""
+
+    def replay(self) -> None: ...
+
+
+class Reading(Protocol):
+    """Bytes on their way from the GPU."""
+
+    async def bytes(self) -> bytes: ...
+
+
+class Device(Protocol):
+    info: AdapterInfo
+    limits: Limits
+    features: frozenset[str]
+
+    def buffer(self, size: int, label: str) -> Buffer:
+        """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it."""
+        ...
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives a buffer's memory back at once."""
+        ...
+
+    def write(self, buffer: Buffer, offset: int, data: bytes | memoryview) -> None:
+        """Puts bytes into a buffer, in order with everything submitted before and after."""
+        ...
+
+    def read_later(self, buffer: Buffer, offset: int, size: int) -> "Reading":
+        """Asks now for bytes as they are after everything submitted so far, to be waited for later."""
+        ...
+
+    async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
+        """Bytes out of a buffer, after everything submitted so far."""
+        ...
+
+    def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> Kernel:
+        """The kernel of `kernels/NAME.wgsl` with its holes filled; made once, then shared."""
+        ...
+
+    def program(self, commands: "Sequence[Command]", label: str) -> Program:
+        """The commands as one thing that replays fast."""
+        ...
+
+    async def wait(self) -> None:
+        """Returns when the GPU has nothing left to do."""
+        ...
+
+    def reopen(self) -> "Device":
+        """The same adapter again, after it was lost."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,423 @@
+"""The device on this machine, through wgpu: Vulkan, Metal or D3D12.
+
+Replaying a tape is a tight loop over wgpu-native's C functions, three times as fast as wgpu's Python methods. Those C
+functions are private to wgpu; where they are missing the public methods do the same, slower.
+"""
+
+import logging
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import wgpu
+
+from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
+from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Limits, Program, Span
+from wgemma.gpu.shaders import declarations, load_shader
+from wgemma.gpu.tape import Command, Copy
+
+try:
+    from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
+except ImportError:  # another backend of wgpu: the public methods will do
+    ffi = lib = None
+
+log = logging.getLogger(__name__)
+
+# Our limits, by wgpu's names for them.
+_LIMIT_NAMES = {
+    "binding": "max-storage-buffer-binding-size",
+    "buffer": "max-buffer-size",
+    "storage_buffers": "max-storage-buffers-per-shader-stage",
+    "workgroup_memory": "max-compute-workgroup-storage-size",
+    "invocations": "max-compute-invocations-per-workgroup",
+    "workgroups": "max-compute-workgroups-per-dimension",
+    "offset_alignment": "min-storage-buffer-offset-alignment",
+}
+_SMALL_READ = 1 << 16  # readings up to this size share buffers
+_QUERIES = 4096  # the most WebGPU allows in a query set
+_FEATURES = {"shader-f16": "shader-f16", "subgroup": "subgroups", "timestamp-query": "timestamp-query"}
+
+
+def adapters() -> list[Any]:
+    """All adapters, the fastest kind first; OpenGL is left out because its compute is a shadow of Vulkan's."""
+    order = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
+    _leave_out_opengl()
+    try:
+        with _quiet_wayland():
+            found = wgpu.gpu.enumerate_adapters_sync()
+    except Exception as trouble:
+        raise DeviceError(f"WebGPU cannot be started: {trouble}") from None
+    usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
+    return sorted(usable, key=lambda adapter: order.index(kind) if (kind := _kind(adapter)) in order else 9)
+
+
+def _leave_out_opengl() -> None:
+    """Keeps wgpu from starting an OpenGL driver whose adapters nobody wants. Too late once wgpu has been asked for
+    adapters, and a private matter of its native backend: where it cannot be done, they are filtered out."""
+    try:
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+        set_instance_extras(backends=["Vulkan", "Metal", "DX12"], dx12_compiler="Undefined")
+    except (ImportError, RuntimeError, KeyError, TypeError):
+        return
+
+
+@contextmanager
+def _quiet_wayland() -> Iterator[None]:
+    """Mesa's device-select layer asks Wayland which GPU drives the screen; outside a desktop session libwayland answers
+    with complaints on standard error. A folder that does not exist makes it fail in silence."""
+    name = "XDG_RUNTIME_DIR"
+    if not sys.platform.startswith("linux") or os.environ.get(name):
+        yield
+        return
+    before = os.environ.get(name)
+    os.environ[name] = "/nonexistent"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _kind(adapter: Any) -> str:
+    return str(adapter.info["adapter_type"])
+
+
+class NativeBuffer:
+    """A wgpu buffer; `size` is what was asked for, rounded up to whole words."""
+
+    __slots__ = ("handle", "size")
+
+    def __init__(self, handle: Any, size: int) -> None:
+        self.handle = handle
+        self.size = size
+
+
+class NativeKernel:
+    """A compute pipeline, its layout, and which binding is which."""
+
+    __slots__ = ("bindings", "layout", "name", "pipeline")
+
+    def __init__(self, name: str, pipeline: Any, layout: Any, bindings: Mapping[str, int]) -> None:
+        self.name = name
+        self.pipeline = pipeline
+        self.layout = layout
+        self.bindings = bindings
+
+
+class NativeDevice:
+    """One adapter, opened with all it has, or with less where a test wants to see the floor hold."""
+
+    def __init__(
+        self, adapter: Any = None, *, limits: Limits | None = None, features: bool = True, trusted: bool = True
+    ) -> None:
+        adapter = adapter or _first_adapter()
+        self._adapter, self._asked = adapter, (limits, features, trusted)
+        info = adapter.info
+        self.info = AdapterInfo(info["device"], info["backend_type"], info["adapter_type"], info["description"])
+        wanted = {name for name in adapter.features if name in _FEATURES} if features else set[str]()
+        asked = {_LIMIT_NAMES[field]: getattr(limits, field) for field in _LIMIT_NAMES} if limits else {}
+        if not limits:
+            asked = {name: adapter.limits[name] for name in _LIMIT_NAMES.values()}
+        try:
+            self._device = adapter.request_device_sync(required_features=sorted(wanted), required_limits=asked)
+        except Exception as trouble:
+            raise DeviceError(f"{self.info.name} cannot be opened: {trouble}") from None
+        self.limits = limits or _granted(self._device)
+        self.features = frozenset(_FEATURES[name] for name in wanted)
+        self._trusted = trusted
+        self._lost = ""
+        self._staging: list[Any] = []
+        self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
+        self.allocated = 0
+
+    @property
+    def pipelines(self) -> int:
+        """How many distinct pipelines were made so far."""
+        return len(self._kernels)
+
+    # -- buffers
+
+    def buffer(self, size: int, label: str) -> NativeBuffer:
+        size = -(-max(size, 4) // 4) * 4
+        if size > self.limits.buffer:
+            raise OutOfMemory(f"{label} needs {size} bytes, more than the {self.limits.buffer} of a buffer here.")
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        try:
+            handle = self._device.create_buffer(label=label, size=size, usage=usage | wgpu.BufferUsage.UNIFORM)
+        except wgpu.GPUOutOfMemoryError:
+            raise OutOfMemory(f"the GPU has no room for {label} ({size / 1e6:.0f} MB).") from None
+        self.allocated += size
+        return NativeBuffer(handle, size)
+
+    def free(self, buffer: Buffer) -> None:
+        assert isinstance(buffer, NativeBuffer)
+        self.allocated -= buffer.size
+        buffer.handle.destroy()
+
+    def write(self, buffer: Buffer, offset: int, data: bytes | memoryview) -> None:
+        assert isinstance(buffer, NativeBuffer)
+        rest = len(data) % 4
+        if rest:
+            data = bytes(data) + bytes(4 - rest)
+        self._device.queue.write_buffer(buffer.handle, offset, data)
+
+    def read_later(self, buffer: Buffer, offset: int, size: int) -> "_NativeReading":
+        assert isinstance(buffer, NativeBuffer)
+        staging = self._staging.pop() if self._staging and size <= _SMALL_READ else None
+        if staging is None:
+            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+            staging = self._device.create_buffer(size=max(size, _SMALL_READ), usage=usage)
+        encoder = self._device.create_command_encoder()
+        encoder.copy_buffer_to_buffer(buffer.handle, offset, staging, 0, size)
+        self._submit(encoder)
+        return _NativeReading(self, staging, size)
+
+    async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
+        return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
+
+    async def wait(self) -> None:
+        self._device._poll_wait()
+        self.check()
+
+    def _submit(self, encoder: Any) -> None:
+        try:
+            self._device.queue.submit([encoder.finish()])
+        except wgpu.GPUError as trouble:
+            self.check()
+            raise DeviceError(f"the GPU refused a command: {trouble}") from None
+
+    def check(self) -> None:
+        """Raises `DeviceLost` when the GPU is gone."""
+        if self._lost:
+            raise DeviceLost(f"{self.info.name} was lost: {self._lost}")
+
+    # -- kernels
+
+    def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> NativeKernel:
+        key = (name, tuple(sorted((constants or {}).items())))
+        made = self._kernels.get(key)
+        if made is None:
+            made = self._kernels[key] = self._compile(name, load_shader(name, constants or {}))
+        return made
+
+    def _compile(self, name: str, code: str) -> NativeKernel:
+        kinds = {"uniform": "uniform", "read": "read-only-storage", "read_write": "storage"}
+        declared = declarations(code)
+        entries = [
+            {"binding": d.index, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kinds[d.access]}}
+            for d in declared
+        ]
+        layout = self._device.create_bind_group_layout(entries=entries)
+        module = self._module(name, code)
+        pipeline = self._device.create_compute_pipeline(
+            layout=self._device.create_pipeline_layout(bind_group_layouts=[layout]),
+            compute={"module": module, "entry_point": "main"},
+        )
+        return NativeKernel(name, pipeline, layout, {d.name: d.index for d in declared})
+
+    def _module(self, name: str, code: str) -> Any:
+        """The shader, without the run-time checks naga adds where that can be asked for: our shaders are tested with
+        the checks on, and run up to twice as fast without."""
+        if not self._trusted or not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
+            return self._device.create_shader_module(label=name, code=code)
+        text = code.encode()
+        data = ffi.new("char[]", text)
+        source = ffi.new("WGPUShaderSourceWGSL *")
+        source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
+        source.code.data, source.code.length = data, len(text)
+        descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+        descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+        handle = lib.wgpuDeviceCreateShaderModuleTrusted(self._device._internal, descriptor, 0)
+        return GPUShaderModule(name, handle, self._device)
+
+    # -- programs
+
+    def program(self, commands: Sequence[Command], label: str) -> Program:
+        return _NativeProgram(self, [self._ready(command) for command in commands])
+
+    def _ready(self, command: Command) -> Any:
+        if isinstance(command, Copy):
+            return command
+        kernel = command.kernel
+        assert isinstance(kernel, NativeKernel)
+        entries = [_entry(kernel.bindings[name], bound) for name, bound in command.bindings.items()]
+        group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
+        return kernel.pipeline, group, command.grid
+
+    # -- profiling
+
+    def profile(self, commands: Sequence[Command], repeats: int = 5) -> list[tuple[str, float]]:
+        """(kernel, nanoseconds) of every dispatch, each in a compute pass of its own; the least of `repeats` runs.
+
+        The commands are carried out, `repeats` times over. A pass of its own costs a little, so the sum is more than
+        the commands take together.
+        """
+        if "timestamp-query" not in self.features:
+            raise DeviceError(f"{self.info.name} has no timestamp-query, so its kernels cannot be timed.")
+        self.check()
+        steps = [self._ready(command) for command in commands]
+        runs = [self._timed(steps) for _ in range(repeats)]
+        names = [command.kernel.name for command in commands if not isinstance(command, Copy)]
+        return [(name, min(times)) for name, *times in zip(names, *runs, strict=True)]
+
+    def _timed(self, steps: Sequence[Any]) -> list[float]:
+        """The nanoseconds of each dispatch of one run, in batches that a query set can hold."""
+        times: list[float] = []
+        for start in range(0, len(steps), _QUERIES // 2):
+            times += self._timed_batch(steps[start : start + _QUERIES // 2])
+        return times
+
+    def _timed_batch(self, steps: Sequence[Any]) -> list[float]:
+        count = 2 * len(steps)
+        queries = self._device.create_query_set(type="timestamp", count=count)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        stamps = self._device.create_buffer(size=8 * count, usage=usage)
+        encoder = self._device.create_command_encoder()
+        used = 0
+        for step in steps:
+            if isinstance(step, Copy):
+                _copy(encoder, step)
+                continue
+            writes = {
+                "query_set": queries,
+                "beginning_of_pass_write_index": used,
+                "end_of_pass_write_index": used + 1,
+            }
+            used += 2
+            compute = encoder.begin_compute_pass(timestamp_writes=writes)
+            compute.set_pipeline(step[0])
+            compute.set_bind_group(0, step[1])
+            compute.dispatch_workgroups(*step[2])
+            compute.end()
+        if used:
+            encoder.resolve_query_set(queries, 0, used, stamps, 0)
+        self._submit(encoder)
+        ticks = struct.unpack(f"<{count}Q", self._device.queue.read_buffer(stamps))[:used]
+        queries.destroy()
+        stamps.destroy()
+        return [max(end - begin, 0) * self._tick for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
+
+    @property
+    def _tick(self) -> float:
+        """Nanoseconds a timestamp counts in."""
+        if not hasattr(lib, "wgpuQueueGetTimestampPeriod"):
+            return 1.0
+        return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
+
+    def reopen(self) -> "NativeDevice":
+        limits, features, trusted = self._asked
+        return NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted)
+
+    def close(self) -> None:
+        self._lost = self._lost or "it was closed"
+        self._kernels.clear()
+        self._staging.clear()
+        self._device.destroy()
+
+
+def _first_adapter() -> Any:
+    found = adapters()
+    if not found:
+        raise DeviceError(
+            "no WebGPU adapter was found. Install your GPU's Vulkan driver, or mesa-vulkan-drivers for a software one."
+        )
+    return found[0]
+
+
+def _granted(device: Any) -> Limits:
+    return Limits(**{field: device.limits[name] for field, name in _LIMIT_NAMES.items()})
+
+
+def _entry(index: int, bound: Any) -> dict[str, Any]:
+    span = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
+    assert isinstance(span.buffer, NativeBuffer)
+    return {"binding": index, "resource": {"buffer": span.buffer.handle, "offset": span.offset, "size": span.size}}
+
+
+def _copy(encoder: Any, copy: Copy) -> None:
+    source, target = copy.source, copy.target
+    assert isinstance(source, NativeBuffer) and isinstance(target, NativeBuffer)
+    encoder.copy_buffer_to_buffer(source.handle, copy.source_offset, target.handle, copy.target_offset, copy.size)
+
+
+class _NativeReading:
+    """A copy under way in a mappable buffer, which goes back to the pool when it was read."""
+
+    def __init__(self, device: NativeDevice, staging: Any, size: int) -> None:
+        self._device = device
+        self._staging = staging
+        self._size = size
+        self._promise = staging.map_async(wgpu.MapMode.READ, 0, size)
+
+    async def bytes(self) -> bytes:
+        try:
+            self._promise.sync_wait()
+            data = bytes(self._staging.read_mapped(0, self._size))
+            self._staging.unmap()
+        except wgpu.GPUError as trouble:
+            self._device.check()
+            raise DeviceError(f"the GPU did not give its result: {trouble}") from None
+        if self._staging.size == _SMALL_READ:
+            self._device._staging.append(self._staging)
+        return data
+
+
+class _NativeProgram:
+    """Bind groups and pipelines in order; each replay records a fresh command buffer, as WebGPU demands."""
+
+    def __init__(self, device: NativeDevice, steps: list[Any]) -> None:
+        self._device = device
+        self._steps = steps
+        raw = lib is not None and all(hasattr(step[0], "_internal") for step in steps if not isinstance(step, Copy))
+        self._raw = [self._internals(step) for step in steps] if raw else None
+
+    def _internals(self, step: Any) -> Any:
+        return step if isinstance(step, Copy) else (step[0]._internal, step[1]._internal, *step[2])
+
+    def replay(self) -> None:
+        self._device.check()
+        encoder = self._device._device.create_command_encoder()
+        compute = None
+        for step in self._raw if self._raw is not None else self._steps:
+            if isinstance(step, Copy):
+                if compute is not None:
+                    compute.end()
+                    compute = None
+                _copy(encoder, step)
+                continue
+            if compute is None:
+                compute = encoder.begin_compute_pass()
+                if self._raw is not None:
+                    inner = compute._internal
+                    set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+                    set_group = lib.wgpuComputePassEncoderSetBindGroup
+                    dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+                    null = ffi.NULL
+            if self._raw is not None:
+                pipeline, group, x, y, z = step
+                set_pipeline(inner, pipeline)
+                set_group(inner, 0, group, 0, null)
+                dispatch(inner, x, y, z)
+            else:
+                compute.set_pipeline(step[0])
+                compute.set_bind_group(0, step[1])
+                compute.dispatch_workgroups(*step[2])
+        if compute is not None:
+            compute.end()
+        self._device._submit(encoder)
+
+
+def open_device(limits: Limits | None = None, *, features: bool = True) -> NativeDevice:
+    """The best adapter of this machine."""
+    return NativeDevice(limits=limits, features=features)
+
+
+def open_floor_device() -> NativeDevice:
+    """A device with exactly WebGPU's default limits and no optional feature: what every browser grants."""
+    return NativeDevice(limits=DEFAULT_LIMITS, features=False)

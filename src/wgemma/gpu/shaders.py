@@ -1,0 +1,71 @@
+"""The tiny template language of the .wgsl files, and what their declarations say about bindings.
+
+    {{NAME}}                         a hole, filled with a constant
+    //#include NAME                  the text of kernels/NAME.wgsl, holes and all
+    //#if NAME … //#else … //#endif  lines kept when the constant is true (or false: //#if !NAME)
+
+Nothing else. Shaders stay readable as they are, and most of them are plain WGSL.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+_HOLE = re.compile(r"\{\{(\w+)\}\}")
+_DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif)\b\s*(\S*)\s*$")
+_BINDING = re.compile(r"@group\(0\) @binding\((\d+)\) var<(uniform|storage)(?:, (read_write|read))?> (\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDeclaration:
+    """One `var<…>` of a shader: `access` is uniform, read or read_write."""
+
+    index: int
+    name: str
+    access: str
+
+
+def load_shader(name: str, constants: Mapping[str, Any]) -> str:
+    """The WGSL of `kernels/NAME.wgsl` with every directive carried out and every hole filled."""
+    text = "\n".join(_expand(name, constants))
+
+    def fill(hole: re.Match[str]) -> str:
+        value = constants[hole[1]]
+        return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+    return _HOLE.sub(fill, text)
+
+
+def declarations(code: str) -> list[BindingDeclaration]:
+    """The bindings a shader declares."""
+    return [BindingDeclaration(int(i), name, access or kind) for i, kind, access, name in _BINDING.findall(code)]
+
+
+@cache
+def _source(name: str) -> tuple[str, ...]:
+    return tuple((files("wgemma.kernels") / f"{name}.wgsl").read_text("utf-8").splitlines())
+
+
+def _expand(name: str, constants: Mapping[str, Any]) -> Iterator[str]:
+    keep = [True]
+    for line in _source(name):
+        directive = _DIRECTIVE.match(line)
+        if directive is None:
+            if keep[-1]:
+                yield line
+            continue
+        verb, word = directive.groups()
+        if verb == "if":
+            holds = bool(constants.get(word.removeprefix("!"), False)) != word.startswith("!")
+            keep.append(keep[-1] and holds)
+        elif verb == "else":
+            keep[-1] = keep[-2] and not keep[-1]
+        elif verb == "endif":
+            keep.pop()
+        elif keep[-1]:
+            yield from _expand(_HOLE.sub(lambda hole: str(constants[hole[1]]), word), constants)
+    if len(keep) != 1:
+        raise ValueError(f"kernels/{name}.wgsl: an //#if is not closed")

@@ -1,0 +1,1 @@
+"""The WGSL kernels: data that `gpu.shaders` reads, one file per operation."""

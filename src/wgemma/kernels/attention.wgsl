@@ -1,0 +1,164 @@
+// out[r, head] = softmax(q · kᵀ) v over the keys row r may see, with q = rotate(norm ⊙ rms(q_raw)); scale 1, all f32.
+//
+// A workgroup of 128 does one head of one row over one split of the history, 128 keys at a time, with an online softmax.
+// With one split the result is final; with several, or while further segments of the cache follow, (max, sum, out) go
+// to `partial`, to be taken up by the next segment's dispatch and joined by attention_join.wgsl.
+//
+//   q_raw         [R, stride] f32, heads × D
+//   keys, values  [cache, kv_heads, D]   kv.wgsl; as vec4<u32> (eight f16) or vec4<f32>
+//   partial       [R, heads, splits, D + 2] f32: max, sum, out
+//   out           [R, heads, D] f32
+//
+// Visible to a row at t: positions p ≤ t, in sliding layers also t − p < window, there up to row.sees instead of t.
+// Position p lies at p % ring − first of this segment. Grid: (heads, R, splits).
+
+struct Params {
+  heads: u32,
+  kv_heads: u32,
+  stride: u32,
+  window: u32,     // 0: all
+  ring: u32,
+  first: u32,      // of this segment, as a place in the ring
+  count: u32,      // places in this segment
+  splits: u32,
+  split: u32,      // keys per split
+  resumes: u32,    // partial holds what earlier segments gave
+  final_segment: u32,
+  eps: f32,
+}
+//#include row
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> rows: array<Row>;
+@group(0) @binding(2) var<storage, read> q_raw: array<f32>;
+@group(0) @binding(3) var<storage, read> norm: array<f32>;
+@group(0) @binding(4) var<storage, read> turns: array<vec2<f32>>;
+@group(0) @binding(5) var<storage, read> keys: array<{{WORD}}>;
+@group(0) @binding(6) var<storage, read> values: array<{{WORD}}>;
+@group(0) @binding(7) var<storage, read_write> partial: array<f32>;
+@group(0) @binding(8) var<storage, read_write> out: array<f32>;
+//#include reduce
+//#include rotary
+
+const D = {{HEAD}}u;
+const HALF = D / 2u;
+const WORDS = D / {{PER_WORD}}u;   // words of one key or value
+const GROUPS = 128u / WORDS;       // threads that share a word of the output
+const LOWEST = -3.0e38;
+
+var<workgroup> q: array<vec4<f32>, D / 4u>;       // pairs (j, j + D/2), as the keys have them
+var<workgroup> weights: array<f32, 128>;
+var<workgroup> sums: array<vec4<f32>, 256>;
+
+fn load_query(first: u32, position: u32, thread: u32) {
+  var sum = 0.0;
+  for (var i = thread; i < D; i += 128u) { sum += q_raw[first + i] * q_raw[first + i]; }
+  let factor = inverseSqrt(workgroup_sum(sum, thread) / f32(D) + params.eps);
+  for (var i = thread; i < D / 4u; i += 128u) {
+    let j = 2u * i;
+    let a = rotate(factor * norm[j] * q_raw[first + j], factor * norm[j + HALF] * q_raw[first + j + HALF], j, position);
+    let b = rotate(
+      factor * norm[j + 1u] * q_raw[first + j + 1u], factor * norm[j + 1u + HALF] * q_raw[first + j + 1u + HALF],
+      j + 1u, position,
+    );
+    q[i] = vec4<f32>(a, b);
+  }
+  workgroupBarrier();
+}
+
+fn score(place: u32, kv_head: u32) -> f32 {
+  let first = (place * params.kv_heads + kv_head) * WORDS;
+  var sum = 0.0;
+  for (var i = 0u; i < WORDS; i++) {
+    let word = keys[first + i];
+//#if F16_CACHE
+    sum += dot(vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)), q[2u * i])
+      + dot(vec4<f32>(unpack2x16float(word.z), unpack2x16float(word.w)), q[2u * i + 1u]);
+//#else
+    sum += dot(word, q[i]);
+//#endif
+  }
+  return sum;
+}
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let row = rows[group.y];
+  let head = group.x;
+  let kv_head = head * params.kv_heads / params.heads;
+  load_query(group.y * params.stride + head * D, row.position, thread);
+
+  // The positions of this split: [begin, end).
+  var begin = 0u;
+  var end = row.position + 1u;
+  if (params.window > 0u) {
+    begin = max(row.position + 1u, params.window) - params.window + group.z * params.split;
+    end = min(row.sees + 1u, begin + params.split);
+  } else {
+    begin = params.first + group.z * params.split;
+    end = min(min(end, begin + params.split), params.first + params.count);
+  }
+  end = select(end, begin, row.used == 0u);
+
+  let slot = ((group.y * params.heads + head) * params.splits + group.z) * (D + 2u);
+  var highest = LOWEST;
+  var total = 0.0;
+  var low = vec4<f32>();   // this thread's share of the output: word thread % WORDS, over keys thread / WORDS, …
+  var high = vec4<f32>();
+  if (params.resumes != 0u) {
+    highest = partial[slot];
+    total = partial[slot + 1u];
+  }
+  let before = highest;
+  let word = thread % WORDS;
+  let part = thread / WORDS;
+  for (var start = begin; start < end; start += 128u) {
+    let position = start + thread;
+    var mine = LOWEST;
+    if (position < end) { mine = score(position % params.ring - params.first, kv_head); }
+    let peak = max(highest, workgroup_max(mine, thread));
+    let weight = select(0.0, exp(mine - peak), position < end);
+    let shrink = exp(highest - peak);
+    total = total * shrink + workgroup_sum(weight, thread);
+    weights[thread] = weight;
+    workgroupBarrier();
+    low *= shrink;
+    high *= shrink;
+    let count = min(128u, end - start);
+    for (var i = part; i < count; i += GROUPS) {
+      let data = values[(((start + i) % params.ring - params.first) * params.kv_heads + kv_head) * WORDS + word];
+//#if F16_CACHE
+      low += weights[i] * vec4<f32>(unpack2x16float(data.x), unpack2x16float(data.y));
+      high += weights[i] * vec4<f32>(unpack2x16float(data.z), unpack2x16float(data.w));
+//#else
+      low += weights[i] * data;
+//#endif
+    }
+    highest = peak;
+    workgroupBarrier();
+  }
+  sums[2u * thread] = low;
+  sums[2u * thread + 1u] = high;
+  workgroupBarrier();
+
+  let done = params.splits == 1u && params.final_segment != 0u;
+  let carry = select(0.0, exp(before - highest), params.resumes != 0u);
+  for (var d = thread; d < D; d += 128u) {
+    var sum = 0.0;
+    for (var i = 0u; i < GROUPS; i++) {
+      let shares = 2u * (i * WORDS + d / {{PER_WORD}}u) + d % {{PER_WORD}}u / 4u;
+      sum += sums[shares][d % 4u];
+    }
+    if (params.resumes != 0u) { sum += carry * partial[slot + 2u + d]; }
+    if (done) {
+      out[(group.y * params.heads + head) * D + d] = sum / max(total, 1.0e-37);
+    } else {
+      partial[slot + 2u + d] = sum;
+    }
+  }
+  storageBarrier();
+  workgroupBarrier();
+  if (thread == 0u && !done) {
+    partial[slot] = highest;
+    partial[slot + 1u] = total;
+  }
+}

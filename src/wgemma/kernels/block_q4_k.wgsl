@@ -1,0 +1,22 @@
+// Weights in Q4_K: w = d · scale · code − dmin · min, with a six-bit scale and min per 32 and d, dmin per 256.
+//
+//   codes  [N, K/32]      vec4<u32>   nibbles.wgsl
+//   scales [N, K/256, 5]  u32         d (low) and dmin (high) as f16; then (scale, min) bytes of sub-blocks 2i, 2i + 1
+
+//#include nibbles
+@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> scales: array<u32>;
+
+fn load32(row: u32, block: u32) -> Block {
+  let at = row * params.blocks + block;
+  let q = codes[at];
+  let super_block = (at >> 3u) * 5u;
+  let pair = scales[super_block + 1u + ((at & 7u) >> 1u)] >> ((at & 1u) * 16u);
+  let dm = unpack2x16float(scales[super_block]);
+  let d = dm.x * f32(pair & 0xffu);
+  let m = -dm.y * f32((pair >> 8u) & 0xffu);
+  return Block(
+    d * low_nibbles(q.x) + m, d * high_nibbles(q.x) + m, d * low_nibbles(q.y) + m, d * high_nibbles(q.y) + m,
+    d * low_nibbles(q.z) + m, d * high_nibbles(q.z) + m, d * low_nibbles(q.w) + m, d * high_nibbles(q.w) + m,
+  );
+}

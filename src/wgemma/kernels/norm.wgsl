@@ -1,0 +1,23 @@
+// x[r] and the residual stream behind it, for many rows at once (see residual.wgsl). One workgroup per row.
+//
+//   x [R, K] f32
+//
+// Grid: (R).
+
+struct Params {
+  blocks: u32,  // K / 32
+  scale: f32,
+  eps: f32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(7) var<storage, read_write> x: array<vec4<f32>>;
+//#include reduce
+//#include residual
+
+@compute @workgroup_size({{THREADS}})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  prepare(group.x, thread, true);
+  for (var i = thread; i < params.blocks * 8u; i += {{THREADS}}u) {
+    x[group.x * params.blocks * 8u + i] = input4(group.x, i);
+  }
+}

@@ -1,0 +1,102 @@
+"""The keys and values of one sequence.
+
+Sliding layers keep a ring of window + largest chunk places, so a sequence steps back a chunk for nothing. Full layers
+keep a list of segments; growing adds one and copies nothing. Positions are plain numbers: stepping back is forgetting.
+"""
+
+from dataclasses import dataclass
+
+from wgemma.errors import ContextOverflow, OutOfMemory
+from wgemma.gpu.device import Buffer, Device
+from wgemma.model.config import Config, LayerConfig
+
+PAGE = 256
+FIRST_SEGMENT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Places [first, first + count) of a layer's cache; a ring is one segment with first = 0."""
+
+    first: int
+    count: int
+    keys: Buffer
+    values: Buffer
+
+
+class Cache:
+    """The cache of every layer that owns one. `kv` is "f16" or "f32"; `context` bounds its growth."""
+
+    def __init__(self, device: Device, config: Config, *, kv: str, chunk: int, context: int) -> None:
+        self.device = device
+        self.kv = kv
+        self.context = context
+        self.owners = [layer for layer in config.layers if layer.donor is None]
+        self.capacity = 0  # positions the full layers hold
+        self.segments: dict[int, list[Segment]] = {layer.index: [] for layer in self.owners}
+        self.ring = -(-((config.window or 0) + chunk) // PAGE) * PAGE
+        try:
+            for layer in self.owners:
+                if layer.sliding:
+                    self.segments[layer.index].append(self._segment(layer, 0, self.ring))
+            self.grow(min(FIRST_SEGMENT, context))
+        except OutOfMemory:
+            self.free()
+            raise
+
+    def token_bytes(self, layer: LayerConfig) -> int:
+        """Bytes of one position's keys (or values) in one layer."""
+        return layer.kv_heads * layer.head_dim * (2 if self.kv == "f16" else 4)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.keys.size + s.values.size for segments in self.segments.values() for s in segments)
+
+    def grow(self, positions: int) -> None:
+        """Makes room for `positions`, or says why not; a failed attempt leaves the cache as it was."""
+        if positions > self.context:
+            raise ContextOverflow(f"{positions} tokens are more than the context of {self.context}.")
+        while self.capacity < positions:
+            self._add_segment()
+
+    def _add_segment(self) -> None:
+        """Doubles the room, as far as a binding and the context allow: always by the same steps."""
+        full = [layer for layer in self.owners if not layer.sliding]
+        wanted = self.capacity or FIRST_SEGMENT
+        limit = min((self.device.limits.binding // self.token_bytes(layer) for layer in full), default=self.context)
+        count = min(wanted, limit // PAGE * PAGE, -(-(self.context - self.capacity) // PAGE) * PAGE)
+        made: dict[int, Segment] = {}
+        try:
+            for layer in full:
+                made[layer.index] = self._segment(layer, self.capacity, count)
+        except OutOfMemory:
+            for segment in made.values():
+                self._free_segment(segment)
+            needed = sum(2 * count * self.token_bytes(layer) for layer in full)
+            raise OutOfMemory(
+                f"the context cannot grow from {self.capacity} to {self.capacity + count} tokens: "
+                f"{needed / 1e6:.0f} MB more would be needed. Load the model with a smaller context or kv='f16'."
+            ) from None
+        for index, segment in made.items():
+            self.segments[index].append(segment)
+        self.capacity += count
+
+    def _segment(self, layer: LayerConfig, first: int, count: int) -> Segment:
+        size = count * self.token_bytes(layer)
+        keys = self.device.buffer(size, f"keys of layer {layer.index}")
+        try:
+            return Segment(first, count, keys, self.device.buffer(size, f"values of layer {layer.index}"))
+        except OutOfMemory:
+            self.device.free(keys)
+            raise
+
+    def _free_segment(self, segment: Segment) -> None:
+        self.device.free(segment.keys)
+        self.device.free(segment.values)
+
+    def free(self) -> None:
+        for segments in self.segments.values():
+            for segment in segments:
+                self._free_segment(segment)
+            segments.clear()
+        self.capacity = 0

@@ -1,0 +1,27 @@
+"""The (cos, sin) tables of rotary positions, small and exact at any depth (see kernels/rotary.wgsl).
+
+θ_j(t) = t · base^(−2j/D) / f_j. With t = 256a + b two tables, for b and for 256a, give every angle by one addition;
+they are made in double precision here, because a GPU's own sine is not good enough for large angles.
+"""
+
+import math
+from array import array
+from collections.abc import Sequence
+
+NEAR = 256
+
+
+def rotary_tables(base: float, head_dim: int, pairs: int, factors: Sequence[float] | None, context: int) -> bytes:
+    """[256 + ⌈context / 256⌉, pairs] of (cos, sin) as f32."""
+    frequencies = []
+    for pair in range(pairs):
+        exact = base ** (-2 * pair / head_dim) / (factors[pair] if factors else 1.0)
+        frequencies.append(array("f", [exact])[0])  # the reference rounds here too
+    steps = [*range(NEAR), *range(0, context, NEAR)]
+    table = array("f")
+    for step in steps:
+        for frequency in frequencies:
+            angle = step * frequency
+            table.append(math.cos(angle))
+            table.append(math.sin(angle))
+    return table.tobytes()

@@ -1,0 +1,265 @@
+"""The text model's weights on the GPU, grouped as the decoder reads them.
+
+Norm vectors come in pairs: the one that ends a block and the one that begins the next are read by the same kernel
+(kernels/residual.wgsl), so they lie one behind the other.
+"""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wgemma.errors import ModelError
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.gpu.device import Buffer, Device
+from wgemma.model.config import Config, LayerConfig, find_tensors
+from wgemma.model.rotary import rotary_tables
+from wgemma.model.weights import Matrix, RowOrder, Uploader
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """`qkv` are the matrices whose results lie side by side; the offsets say where keys and values begin in them."""
+
+    qkv: tuple[Matrix, ...]
+    k_offset: int
+    v_offset: int
+    width: int
+    q_norm: Buffer
+    k_norm: Buffer | None
+    output: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """Gate and up rows alternate in `gate_up`; where their types differ they are two matrices."""
+
+    gate_up: tuple[Matrix, ...]
+    down: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    router: Matrix
+    scale: Buffer  # [E]
+    gate_up: tuple[Matrix, ...]
+    down: Matrix
+    norms: Buffer  # [4, d]: post-attention, dense, experts, router
+    join: Buffer  # [2, d]: after the dense block, after the experts
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayer:
+    gate: Matrix
+    projection: Matrix
+    norms: Buffer  # [2, d]: after the feed-forward block; unused
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    config: LayerConfig
+    scale: float  # of the residual stream when the layer ends
+    attention_norms: Buffer  # [2, d]: what ended the layer before, what begins this one
+    ffn_norms: Buffer  # [2, d]: after attention, before the feed-forward block
+    attention: Attention
+    ffn: FeedForward
+    experts: Experts | None
+    per_layer: PerLayer | None
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerInputs:
+    """The table is None where the host fetches its rows."""
+
+    table: Matrix | None
+    tensor: Tensor
+    projection: Matrix
+    norm: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class TextWeights:
+    config: Config
+    embedding: Matrix
+    head: Matrix
+    output_norms: Buffer  # [2, d]: what ended the last layer, the output norm
+    layers: tuple[Layer, ...]
+    inputs: PerLayerInputs | None
+    turns: dict[bool, Buffer]  # rotary tables by layer kind: sliding or not
+    pairs: dict[bool, int]
+    buffers: tuple[Buffer, ...]
+
+
+async def load_text(
+    device: Device,
+    gguf: Gguf,
+    config: Config,
+    context: int,
+    *,
+    ple_on_gpu: bool,
+    progress: Callable[[int], None] = lambda nbytes: None,
+) -> TextWeights:
+    """Everything the decoder needs, on the GPU; nothing stays there when it fails."""
+    uploader = Uploader(device, gguf, progress)
+    try:
+        return await _Loader(uploader, config, context, ple_on_gpu).load()
+    except BaseException:
+        for buffer in uploader.buffers:
+            device.free(buffer)
+        raise
+    finally:
+        uploader.close()
+
+
+class _Loader:
+    def __init__(self, uploader: Uploader, config: Config, context: int, ple_on_gpu: bool) -> None:
+        self.uploader = uploader
+        self.config = config
+        self.context = context
+        self.ple_on_gpu = ple_on_gpu
+        self.tensors = find_tensors(config, uploader.gguf.tensors)
+        for layer in config.layers:
+            size = layer.head_dim
+            if size & (size - 1) or not 32 <= size <= 512:
+                raise ModelError(f"heads of {size} are not supported; a power of two from 32 to 512 is.")
+
+    async def load(self) -> TextWeights:
+        config = self.config
+        embedding = await self._matrix("token_embd.weight")
+        head = embedding if config.tied else await self._matrix("output.weight")
+        ends = [array("f", bytes(4 * config.width))]  # nothing ends before the first layer
+        layers = []
+        for layer in config.layers:
+            layers.append(await self._layer(layer, ends[-1]))
+            last = "post_norm.weight" if config.ple_dim else "post_ffw_norm.weight"
+            ends.append(await self._block_vector(layer.index, last))
+        output_norms = self._upload("output norms", ends[-1], await self._vector("output_norm.weight"))
+        inputs = await self._per_layer_inputs() if config.ple_dim else None
+        turns, pairs = await self._rotary()
+        buffers = tuple(self.uploader.buffers)
+        return TextWeights(config, embedding, head, output_norms, tuple(layers), inputs, turns, pairs, buffers)
+
+    # -- small things
+
+    async def _vector(self, name: str) -> "array[float]":
+        return await self.uploader.vector(self.tensors[name])
+
+    async def _block_vector(self, index: int, name: str) -> "array[float]":
+        return await self._vector(f"blk.{index}.{name}")
+
+    def _upload(self, label: str, *vectors: "array[float]") -> Buffer:
+        return self.uploader.upload(b"".join(vector.tobytes() for vector in vectors), label)
+
+    async def _matrix(self, name: str, unit: int = 1) -> Matrix:
+        return await self.uploader.matrix([(self.tensors[name], RowOrder())], unit)
+
+    async def _rotary(self) -> tuple[dict[bool, Buffer], dict[bool, int]]:
+        turns, pairs = {}, {}
+        for layer in self.config.layers:
+            if layer.sliding in turns:
+                continue
+            factors = (await self._vector("rope_freqs.weight")) if layer.rope_factors else None
+            count = layer.rotary_pairs
+            if factors:  # a pair with a huge factor stands still
+                count = max((j + 1 for j in range(count) if abs(factors[j]) < 1e20), default=1)
+            table = rotary_tables(layer.rope_base, layer.head_dim, count, factors, self.context)
+            turns[layer.sliding] = self.uploader.upload(table, "rotary table")
+            pairs[layer.sliding] = count
+        return turns, pairs
+
+    # -- groups
+
+    async def _layer(self, layer: LayerConfig, end: "array[float]") -> Layer:
+        i = layer.index
+        scale = 1.0
+        if f"blk.{i}.layer_output_scale.weight" in self.tensors:
+            scale = (await self._block_vector(i, "layer_output_scale.weight"))[0]
+        attention_norms = self._upload("attention norms", end, await self._block_vector(i, "attn_norm.weight"))
+        after = await self._block_vector(i, "post_attention_norm.weight")
+        before = await self._block_vector(i, "ffn_norm.weight")
+        return Layer(
+            config=layer,
+            scale=scale,
+            attention_norms=attention_norms,
+            ffn_norms=self._upload("feed-forward norms", after, before),
+            attention=await self._attention(layer),
+            ffn=FeedForward(
+                await self._gate_up(f"blk.{i}.ffn_gate.weight", f"blk.{i}.ffn_up.weight", layer.ffn_width),
+                await self._matrix(f"blk.{i}.ffn_down.weight"),
+            ),
+            experts=await self._experts(layer, after, before) if self.config.expert_count else None,
+            per_layer=await self._per_layer(i) if self.config.ple_dim else None,
+        )
+
+    async def _attention(self, layer: LayerConfig) -> Attention:
+        names = ["q"] if layer.donor is not None else ["q", "k", "v"] if layer.has_v else ["q", "k"]
+        tensors = [self.tensors[f"blk.{layer.index}.attn_{name}.weight"] for name in names]
+        groups: list[list[tuple[Tensor, RowOrder]]] = []
+        for tensor in tensors:  # neighbours of one type become one matrix
+            if groups and groups[-1][-1][0].type == tensor.type:
+                add = sum(other.shape[1] for other, _ in groups[-1])
+                groups[-1].append((tensor, RowOrder(add=add)))
+            else:
+                groups.append([(tensor, RowOrder())])
+        q_width, kv_width = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        own = layer.donor is None
+        k_norm = await self._block_vector(layer.index, "attn_k_norm.weight") if own else None
+        return Attention(
+            qkv=tuple([await self.uploader.matrix(group) for group in groups]),
+            k_offset=q_width,
+            v_offset=q_width + kv_width if layer.has_v else q_width,
+            width=sum(tensor.shape[1] for tensor in tensors),
+            q_norm=self._upload("query norm", await self._block_vector(layer.index, "attn_q_norm.weight")),
+            k_norm=self._upload("key norm", k_norm) if k_norm is not None else None,
+            output=await self._matrix(f"blk.{layer.index}.attn_output.weight"),
+        )
+
+    async def _gate_up(self, gate: str, up: str, width: int) -> tuple[Matrix, ...]:
+        """Gate and up of the dense block, or of all experts: (E·width) rows each, alternating within an expert."""
+        halves = [self.tensors[gate], self.tensors[up]]
+        if halves[0].type != halves[1].type:
+            return tuple([await self.uploader.matrix([(half, RowOrder())], unit=width) for half in halves])
+        orders = [RowOrder(add=i, group=width, half=width, group_stride=2 * width, step=2) for i in (0, 1)]
+        experts = len(halves[0].shape) > 2
+        return (await self.uploader.matrix(list(zip(halves, orders, strict=True)), unit=2 * width if experts else 2),)
+
+    async def _experts(self, layer: LayerConfig, after: "array[float]", dense: "array[float]") -> Experts:
+        i, config = layer.index, self.config
+        root = config.width**-0.5
+        router = array("f", (root * s for s in await self._block_vector(i, "ffn_gate_inp.scale")))
+        inner = await self._block_vector(i, "pre_ffw_norm_2.weight")
+        width = config.expert_width
+        if layer.fused_experts:
+            order = RowOrder(group=2 * width, half=width, group_stride=2 * width, step=2)
+            tensor = self.tensors[f"blk.{i}.ffn_gate_up_exps.weight"]
+            gate_up: tuple[Matrix, ...] = (await self.uploader.matrix([(tensor, order)], unit=2 * width),)
+        else:
+            gate_up = await self._gate_up(f"blk.{i}.ffn_gate_exps.weight", f"blk.{i}.ffn_up_exps.weight", width)
+        return Experts(
+            router=await self._matrix(f"blk.{i}.ffn_gate_inp.weight"),
+            scale=self._upload("expert scale", await self._block_vector(i, "ffn_down_exps.scale")),
+            gate_up=gate_up,
+            down=await self._matrix(f"blk.{i}.ffn_down_exps.weight", unit=config.width),
+            norms=self._upload("expert norms", after, dense, inner, router),
+            join=self._upload(
+                "expert joining norms",
+                await self._block_vector(i, "post_ffw_norm_1.weight"),
+                await self._block_vector(i, "post_ffw_norm_2.weight"),
+            ),
+        )
+
+    async def _per_layer(self, i: int) -> PerLayer:
+        after = await self._block_vector(i, "post_ffw_norm.weight")
+        return PerLayer(
+            gate=await self._matrix(f"blk.{i}.inp_gate.weight"),
+            projection=await self._matrix(f"blk.{i}.proj.weight"),
+            norms=self._upload("per-layer norms", after, after),
+        )
+
+    async def _per_layer_inputs(self) -> PerLayerInputs:
+        tensor = self.tensors["per_layer_token_embd.weight"]
+        return PerLayerInputs(
+            table=await self._matrix("per_layer_token_embd.weight") if self.ple_on_gpu else None,
+            tensor=tensor,
+            projection=await self._matrix("per_layer_model_proj.weight"),
+            norm=self._upload("per-layer norm", await self._vector("per_layer_proj_norm.weight")),
+        )

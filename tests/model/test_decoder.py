@@ -1,0 +1,158 @@
+"""The forward pass on the GPU against transformers' goldens: every model, every weight type, on the floor too."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import wgemma
+from wgemma.gpu.native import NativeDevice
+
+Floats = NDArray[np.float32]
+DENSE = ("tiny-e2b", "tiny-31b", "tiny-heads", "tiny-12b")
+FILES = [
+    ("tiny-e2b", "F16"),
+    ("tiny-e2b", "Q8_0"),
+    ("tiny-e2b", "Q4_0"),
+    ("tiny-e2b", "Q4_K_M"),
+    ("tiny-31b", "F16"),
+    ("tiny-31b", "Q4_K_M"),
+    ("tiny-26b-a4b", "F16"),
+    ("tiny-26b-a4b", "Q4_K_M"),
+    ("tiny-heads", "F16"),
+    ("tiny-heads", "Q4_K_M"),
+    ("tiny-12b", "F16"),
+    ("tiny-12b", "Q4_K_M"),
+]
+
+
+def errors(got: Floats, golden: Floats) -> NDArray[np.float64]:
+    """rms(Δ) / rms(golden) at every position."""
+    difference = (got - golden).astype(np.float64)
+    return np.sqrt((difference**2).mean(1) / (golden.astype(np.float64) ** 2).mean(1))
+
+
+def goldens(shared: Path, model: str, kind: str) -> list[tuple[str, list[int], Floats]]:
+    """(name, ids, logits) of every sequence there is for this file."""
+    folder = shared / model
+    suffix = "" if kind == "F16" else f".{kind}"
+    sequences = json.loads((folder / "golden.json").read_text())["sequences"]
+    found = []
+    for name, ids in sequences.items():
+        path = folder / f"logits_{name}{suffix}.npy"
+        if path.exists():
+            found.append((name, ids, np.load(path)))
+    return found
+
+
+def check_top_tokens(got: Floats, golden: Floats) -> None:
+    """The most likely token is the same wherever the golden leaves no doubt."""
+    ordered = np.sort(golden, axis=1)
+    clear = ordered[:, -1] - ordered[:, -2] > 0.1
+    assert (got.argmax(1) == golden.argmax(1))[clear].all()
+
+
+@pytest.mark.parametrize(("model", "kind"), FILES, ids=lambda part: part)
+def test_logits_equal_transformers_with_f32_keys_and_values(
+    shared: Path, floor: NativeDevice, model: str, kind: str
+) -> None:
+    with wgemma.load(shared / f"models/{model}-{kind}.gguf", device=floor, kv="f32") as loaded:
+        for _, ids, golden in goldens(shared, model, kind):
+            got = loaded.logits(ids)
+            assert errors(got, golden).max() <= 5e-4
+            check_top_tokens(got, golden)
+
+
+@pytest.mark.parametrize(("model", "kind"), FILES, ids=lambda part: part)
+def test_logits_stay_near_with_f16_keys_and_values(shared: Path, gpu: NativeDevice, model: str, kind: str) -> None:
+    with wgemma.load(shared / f"models/{model}-{kind}.gguf", device=gpu) as loaded:
+        for name, ids, golden in goldens(shared, model, kind):
+            got = errors(loaded.logits(ids), golden)
+            if model in DENSE:
+                assert got.max() <= 2e-3
+            else:
+                assert (got > 5e-3).mean() <= share_of_close_calls(shared / model, name)
+
+
+def share_of_close_calls(folder: Path, name: str) -> float:
+    """3 % where some router came close to choosing another expert: from there on it may rightly do so."""
+    gaps = np.load(folder / f"router_gap_{name}.npy")[:, :, 0]
+    return 0.03 if gaps.min() < 0.02 else 0.0
+
+
+def test_positions_past_the_window_at_1500_tokens(shared: Path, gpu: NativeDevice) -> None:
+    for model in ("tiny-e2b", "tiny-31b"):
+        told = json.loads((shared / f"long-context/{model}.json").read_text())
+        golden = np.load(shared / f"long-context/{model}.logits.npy")
+        with wgemma.load(shared / f"models/{model}-F16.gguf", device=gpu, kv="f32") as loaded:
+            assert errors(loaded.logits(told["ids"])[told["rows"]], golden).max() <= 5e-4
+
+
+def test_ollamas_single_file_flavour(shared: Path, gpu: NativeDevice) -> None:
+    sequences = json.loads((shared / "tiny-e2b-ollama/golden.json").read_text())["sequences"]
+    with wgemma.load(shared / "models/tiny-e2b-ollama.gguf", device=gpu, kv="f32") as loaded:
+        for name, ids in sequences.items():
+            path = shared / f"tiny-e2b-ollama/logits_{name}.npy"
+            if path.exists():
+                assert errors(loaded.logits(ids), np.load(path)).max() <= 5e-4
+
+
+@pytest.mark.parametrize("name", ["short", "mid"])
+def test_a_clone_alone_proves_the_forward_pass(data: Path, floor: NativeDevice, name: str) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    ids = json.loads((data / "micro/golden.json").read_text())["sequences"][name]
+    with wgemma.load(blob, device=floor, kv="f32") as loaded:
+        assert errors(loaded.logits(ids), np.load(data / f"micro/logits_{name}.npy")).max() <= 5e-4
+
+
+@pytest.mark.parametrize("ple", ["gpu", "host"])
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_K_M"])
+def test_both_producers_of_the_per_layer_table_agree(shared: Path, gpu: NativeDevice, ple: str, kind: str) -> None:
+    _, ids, golden = next(entry for entry in goldens(shared, "tiny-e2b", kind) if entry[0] == "mid")
+    with wgemma.load(shared / f"models/tiny-e2b-{kind}.gguf", device=gpu, kv="f32", ple=ple) as loaded:
+        assert errors(loaded.logits(ids), golden).max() <= 5e-4
+        assert loaded.backend.engine.fetches_rows == (ple == "host")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b"])
+def test_prefill_in_odd_chunks_and_token_by_token_equals_one_chunk(shared: Path, gpu: NativeDevice, model: str) -> None:
+    ids = next(ids for name, ids, _ in goldens(shared, model, "F16") if name == "long")[:120]
+    with wgemma.load(shared / f"models/{model}-F16.gguf", device=gpu, kv="f32") as loaded:
+        whole = loaded.logits(ids, chunks=[120])
+        odd = loaded.logits(ids, chunks=[7, 1, 64, 3, 2, 33])
+        single = loaded.logits(ids[:40], chunks=[1] * 40)
+    assert errors(odd, whole).max() < 1e-3
+    assert errors(single, whole[:40]).max() < 1e-3
+
+
+def test_the_12b_model_never_says_what_it_must_not(shared: Path, gpu: NativeDevice) -> None:
+    told = json.loads((shared / "tiny-12b/golden.json").read_text())
+    with wgemma.load(shared / "models/tiny-12b-F16.gguf", device=gpu) as loaded:
+        case = told["suppress_case"]
+        assert loaded.logits(case["ids"])[-1].argmax() == case["argmax_without_suppression"]
+        assert next(loaded.generate(case["ids"], temperature=0)).id == case["argmax"]
+        expected = told["greedy_short"]["tokens"]
+        ids = told["sequences"]["short"]
+        assert [piece.id for piece in loaded.generate(ids, max_tokens=len(expected), temperature=0)] == expected
+
+
+@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b", "tiny-heads"])
+def test_greedy_continuations_equal_transformers(shared: Path, gpu: NativeDevice, model: str) -> None:
+    told = json.loads((shared / model / "golden.json").read_text())
+    with wgemma.load(shared / f"models/{model}-F16.gguf", device=gpu, kv="f32") as loaded:
+        for name, greedy in told["greedy"].items():
+            tokens = greedy["hf"] if "hf" in greedy else greedy["tokens"]
+            expected = tokens[: until_stop(tokens, loaded.tokenizer)]
+            got = loaded.generate(told["sequences"][name], max_tokens=len(tokens), temperature=0)
+            assert [piece.id for piece in got][: len(expected)] == expected
+
+
+def until_stop(tokens: list[int], tokenizer: wgemma.Tokenizer) -> int:
+    """Where our generation ends: before a stop token; and before a media slot, which transformers treats specially."""
+    slots = {tokenizer.special[text] for text in ("<|image|>", "<|audio|>", "<|video|>")}
+    ends = [i for i, token in enumerate(tokens) if token in tokenizer.stop_ids]
+    ends += [i + 1 for i, token in enumerate(tokens) if token in slots]
+    return min(ends, default=len(tokens))
