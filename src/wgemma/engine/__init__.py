@@ -1,0 +1,1 @@
+"""Running the model: sampling, sessions, and what of the past can be used again."""

@@ -1,0 +1,93 @@
+"""What answers behind a model: a GPU session, or NumPy where there is no GPU."""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from wgemma.engine.engine import Engine
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.session import Session, Token
+from wgemma.errors import DeviceLost
+from wgemma.gpu.device import Device
+
+log = logging.getLogger(__name__)
+REBUILDS = 2  # times in one reply that a lost device is replaced before giving up
+
+
+class Backend(Protocol):
+    """Generates tokens and computes logits for one sequence at a time."""
+
+    name: str
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def reused(self) -> int: ...
+    def generate(
+        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+    ) -> AsyncGenerator[Token, None]: ...
+    def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]: ...
+    def reset(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class GpuBackend:
+    """One session on a device; when the device is lost, everything is built anew and the tokens are replayed."""
+
+    def __init__(self, device: Device, engine: Engine, *, owned: bool) -> None:
+        self.device = device
+        self.engine = engine
+        self.session = Session(engine)
+        self.name = device.info.name
+        self._owned = owned
+
+    @property
+    def context(self) -> int:
+        return self.engine.context
+
+    @property
+    def reused(self) -> int:
+        return self.session.reused
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+    ) -> AsyncGenerator[Token, None]:
+        given: list[int] = []
+        sampling = sampling.settled()
+        for attempt in range(REBUILDS + 1):
+            try:
+                rest = max_tokens - len(given)
+                async with aclosing(self.session.generate([*ids, *given], sampling, rest, marks)) as tokens:
+                    async for token in tokens:
+                        given.append(token.id)
+                        yield token
+                return
+            except DeviceLost as loss:
+                if attempt == REBUILDS:
+                    raise
+                log.warning("%s; starting it again and replaying %d tokens", loss, len(ids) + len(given))
+                await self.rebuild()
+
+    async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.session.logits(ids, chunks)) as parts:
+            async for part in parts:
+                yield part
+
+    async def rebuild(self) -> None:
+        """A fresh device in place of the lost one, the model loaded again; the session starts empty."""
+        old = self.engine
+        self.device = self.device.reopen()
+        self._owned = True
+        self.engine = await Engine.load(self.device, old.gguf, old.options)
+        self.session = Session(self.engine)
+
+    def reset(self) -> None:
+        self.session.reset()
+
+    def close(self) -> None:
+        if self._owned:
+            self.device.close()
+        else:
+            self.session.free()
+            self.engine.free()

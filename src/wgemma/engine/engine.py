@@ -1,0 +1,153 @@
+"""One model on one device: its weights, the scratch memory of a step, and the per-layer rows the host must fetch.
+
+Sessions share an engine and take turns. The engine can be rebuilt on a fresh device after the old one was lost.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wgemma.errors import ModelError, OutOfMemory, SettingsError
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.gpu.device import Device
+from wgemma.model.config import Config, find_tensors
+from wgemma.model.decoder import Decoder
+from wgemma.model.planes import PLANES
+from wgemma.model.text import TextWeights, load_text
+
+CHUNK = 512  # the most rows of one forward pass
+TABLE = "per_layer_token_embd.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will take memory where, in bytes, before anything is loaded. `kv` is what a full context would take."""
+
+    weights: int
+    table: int
+    table_on_gpu: bool
+    kv: int
+    activations: int
+
+    @property
+    def gpu(self) -> int:
+        return self.weights + self.kv + self.activations + (self.table if self.table_on_gpu else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run a model: `context` tokens at most, keys and values in f16 or f32, the per-layer table on the GPU or
+    fetched by the host, and `memory` bytes of the GPU to stay within (None: as much as there is)."""
+
+    context: int | None = None
+    kv: str = "f16"
+    ple: str = "auto"
+    memory: int | None = None
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("kv", ("f16", "f32")), ("ple", ("auto", "gpu", "host"))):
+            if getattr(self, name) not in allowed:
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(allowed)}.")
+
+
+def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: int, table_on_gpu: bool) -> Plan:
+    """The memory a model will take, from its header alone."""
+    weights = table = 0
+    for name, tensor in find_tensors(config, tensors).items():
+        columns = tensor.shape[0]
+        rows = tensor.elements // columns
+        quantised = tensor.type in PLANES and columns % 32 == 0
+        size = PLANES[tensor.type].nbytes(rows, columns) if quantised else 4 * tensor.elements
+        if name == TABLE:
+            table = size
+        else:
+            weights += size
+    number = 2 if options.kv == "f16" else 4
+    kv = 0
+    for layer in config.layers:
+        if layer.donor is None:
+            places = min(context, (layer.window or 0) + options.chunk) if layer.sliding else context
+            kv += 2 * places * layer.kv_heads * layer.head_dim * number
+    return Plan(weights, table, table_on_gpu, kv, _activations(config, options.chunk))
+
+
+def _activations(config: Config, rows: int) -> int:
+    heads = max(layer.heads * layer.head_dim for layer in config.layers)
+    wide = max(layer.ffn_width for layer in config.layers)
+    columns = config.ple_dim * len(config.layers)
+    experts = config.experts_used * (config.width + 3 * config.expert_width)
+    return 4 * rows * (5 * config.width + 3 * heads + 3 * wide + 3 * columns + experts)
+
+
+class Engine:
+    """A loaded text model."""
+
+    def __init__(self, device: Device, gguf: Gguf, config: Config, options: Options, weights: TextWeights) -> None:
+        self.device = device
+        self.gguf = gguf
+        self.config = config
+        self.options = options
+        self.weights = weights
+        self.context = context_of(config, options)
+        self.decoder = Decoder(device, weights, options.chunk)
+        self.sample = b""  # a few weights, to know the model by
+
+    @classmethod
+    async def load(
+        cls,
+        device: Device,
+        gguf: Gguf,
+        options: Options,
+        progress: Callable[[int], None] = lambda nbytes: None,
+    ) -> "Engine":
+        config = Config.from_gguf(gguf)
+        context = context_of(config, options)
+        for on_gpu in table_choices(device, gguf, config, options):
+            try:
+                weights = await load_text(device, gguf, config, context, ple_on_gpu=on_gpu, progress=progress)
+                engine = cls(device, gguf, config, options, weights)
+                norm = gguf.tensor("output_norm.weight")
+                engine.sample = bytes(await gguf.source.read(norm.offset, norm.nbytes))
+                return engine
+            except OutOfMemory:
+                if not on_gpu or options.ple == "gpu":
+                    raise
+        raise ModelError("the model was not loaded")  # unreachable: the last choice loads or raises
+
+    @property
+    def fetches_rows(self) -> bool:
+        """Whether each token's row of the per-layer table comes from the host."""
+        return self.weights.inputs is not None and self.weights.inputs.table is None
+
+    async def fetch_rows(self, tokens: Sequence[int]) -> None:
+        """Brings the raw per-layer rows of these tokens to the GPU."""
+        inputs, target = self.weights.inputs, self.decoder.raw_rows
+        assert inputs is not None and target is not None
+        size = inputs.tensor.format.row_nbytes(inputs.tensor.shape[0])
+        rows = [await self.gguf.source.read(inputs.tensor.offset + token * size, size) for token in tokens]
+        self.device.write(target, 0, b"".join(rows))
+
+    def free(self) -> None:
+        for buffer in (*self.weights.buffers, *self.decoder.buffers()):
+            self.device.free(buffer)
+
+
+def context_of(config: Config, options: Options) -> int:
+    """The most tokens a sequence may have."""
+    asked = config.context_length if options.context is None else options.context
+    if not 1 <= asked <= config.context_length:
+        raise SettingsError(f"context is {asked}; this model allows 1 to {config.context_length}.")
+    return asked
+
+
+def table_choices(device: Device, gguf: Gguf, config: Config, options: Options) -> list[bool]:
+    """Whether to put the per-layer table on the GPU: what to try, in order."""
+    if not config.ple_dim or options.ple == "host":
+        return [False]
+    if options.ple == "gpu":
+        return [True]
+    if options.memory is not None:
+        context = context_of(config, options)
+        return [plan(config, gguf.tensors, options, context, True).gpu <= options.memory]
+    small = find_tensors(config, gguf.tensors)[TABLE].nbytes <= 64 << 20
+    return [True, False] if small or device.info.kind == "DiscreteGPU" else [False]

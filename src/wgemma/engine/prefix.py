@@ -1,0 +1,55 @@
+"""From messages to token ids, so that a chat that goes on finds its past unchanged.
+
+A reply's own ids are remembered: text that is tokenised again may come out otherwise, and every token after the first
+difference would have to be computed anew.
+"""
+
+from collections.abc import Sequence
+
+from wgemma.text.template import Segment
+from wgemma.text.tokenizer import Tokenizer
+
+REMEMBERED = 256
+
+
+class Replies:
+    """The ids of replies, by their text."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, list[int]] = {}
+
+    def remember(self, text: str, ids: Sequence[int]) -> None:
+        if text and ids:
+            self._ids.pop(text, None)
+            self._ids[text] = list(ids)
+            if len(self._ids) > REMEMBERED:
+                del self._ids[next(iter(self._ids))]
+
+    def encode(self, tokenizer: Tokenizer, segments: Sequence[Segment]) -> list[int]:
+        """The prompt's ids; a segment that is a remembered reply keeps its own."""
+        ids: list[int] = []
+        waiting: list[tuple[str, bool]] = []
+        for segment in segments:
+            known = None if segment.trusted else self._ids.get(segment.text)
+            if known is None:
+                waiting.append((segment.text, segment.trusted))
+            else:
+                ids += tokenizer.encode_segments(waiting)
+                ids += known
+                waiting.clear()
+        return ids + tokenizer.encode_segments(waiting)
+
+
+def marks(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """Where the next prompt is likely to part from this one: after the system turn, and where the reply begins."""
+    found = []
+    opening = tokenizer.encode("<|turn>model\n", special=True)
+    system = tokenizer.encode("<|turn>system\n", special=True)
+    end = tokenizer.special.get("<turn|>")
+    if end in ids[1:] and list(ids[1 : 1 + len(system)]) == system:
+        found.append(ids.index(end) + 2)
+    for start in range(len(ids) - len(opening), 0, -1):
+        if ids[start] == opening[0] and list(ids[start : start + len(opening)]) == opening:
+            found.append(start + len(opening))
+            break
+    return found

@@ -1,0 +1,194 @@
+"""How the next token is chosen: settings for people, and the kernels that carry them out on the GPU."""
+
+import math
+import random
+import struct
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wgemma.errors import SettingsError
+from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.tape import Tape
+from wgemma.model.config import Config
+
+RESULTS = 64  # how many steps the GPU may be ahead of the host
+RESULT_BYTES = 32
+REPORT = 32  # (token, log-probability) pairs per step
+MAX_ALTERNATIVES = REPORT - 1
+THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Gemma 4's own settings by default; temperature 0 is greedy. `logprobs` asks for that many alternatives."""
+
+    temperature: float = 1.0
+    top_k: int = 64  # 0: no limit
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64  # −1: everything, 0: nothing
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None  # None: another one each time
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        ranges: dict[str, tuple[float, float]] = {
+            "temperature": (0, 100),
+            "top_k": (0, 1 << 31),
+            "top_p": (0, 1),
+            "min_p": (0, 1),
+            "repeat_penalty": (1e-3, 1e3),
+            "presence_penalty": (-1e3, 1e3),
+            "frequency_penalty": (-1e3, 1e3),
+            "repeat_last_n": (-1, 1 << 31),
+            "logprobs": (0, MAX_ALTERNATIVES),
+        }
+        for name, (least, most) in ranges.items():
+            value = getattr(self, name)
+            if value is None and name == "logprobs":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise SettingsError(f"{name} is {value!r}; it must be a number from {least:g} to {most:g}.")
+
+    @property
+    def penalises(self) -> bool:
+        neutral = self.repeat_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
+        return not neutral and self.repeat_last_n != 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= 0 or self.top_k == 1
+
+    def settled(self) -> "Sampling":
+        """The same with a seed of its own, so that a reply that is started again goes on as it began."""
+        return self if self.seed is not None else replace(self, seed=random.getrandbits(64))
+
+    def pack(self, context: int) -> bytes:
+        """The kernels' Settings (kernels/sampler.wgsl)."""
+        seed = (self.seed or 0) & (1 << 64) - 1
+        last_n = context if self.repeat_last_n < 0 else min(self.repeat_last_n, context)
+        return struct.pack(
+            "<6f6I",
+            max(self.temperature, 1e-6),
+            self.top_p,
+            math.log(self.min_p) if self.min_p > 0 else -1e30,
+            self.repeat_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.top_k,
+            last_n,
+            seed & 0xFFFFFFFF,
+            seed >> 32,
+            self.greedy,
+            self.logprobs or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step gave. `bad` logits hold NaN or Inf; the other figures describe the distribution drawn from."""
+
+    token: int
+    bad: bool
+    threshold: int
+    total: float
+    highest: float
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What of the settings shapes the recording; all the rest is data the kernels read."""
+
+    penalises: bool
+    adjusts: bool
+    last_n: int  # −1: everything
+    logprobs: bool
+
+
+class Sampler:
+    """The buffers one session samples with, and the recording of its kernels."""
+
+    def __init__(self, device: Device, config: Config, rows: Buffer, history: Buffer) -> None:
+        self.device = device
+        self.config = config
+        self.rows = rows
+        self.history = history
+        vocab = config.vocab_size
+        self.logits = device.buffer(4 * vocab, "logits")
+        self.picked = device.buffer(4, "picked row")
+        self.settings = device.buffer(48, "sampling settings")
+        self.results = device.buffer(RESULTS * RESULT_BYTES, "results")
+        self.report = device.buffer(RESULTS * REPORT * 8, "log-probabilities")
+        self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits: when first needed
+
+    def begin(self, sampling: Sampling, context: int) -> Recipe:
+        """Puts the settings where the kernels read them, and says what is to be recorded for them."""
+        adjusts = sampling.penalises or bool(sampling.logit_bias) or bool(self.config.suppress_tokens)
+        last_n = sampling.repeat_last_n if sampling.penalises else 0
+        recipe = Recipe(sampling.penalises, adjusts, last_n, sampling.logprobs is not None)
+        self.device.write(self.settings, 0, sampling.pack(context))
+        if adjusts:
+            bias = array("f", bytes(4 * self.config.vocab_size))
+            for token, value in sampling.logit_bias.items():
+                if not 0 <= token < self.config.vocab_size:
+                    raise SettingsError(f"logit_bias names token {token}; there are {self.config.vocab_size}.")
+                bias[token] = value
+            for token in self.config.suppress_tokens:
+                bias[token] = -math.inf
+            self.device.write(self._adjustment()[0], 0, bias.tobytes())
+        return recipe
+
+    def _adjustment(self) -> tuple[Buffer, Buffer, Buffer]:
+        if self._adjusted is None:
+            size = 4 * self.config.vocab_size
+            labels = ("logit bias", "token counts", "adjusted logits")
+            bias, counts, adjusted = (self.device.buffer(size, label) for label in labels)
+            self._adjusted = bias, counts, adjusted
+        return self._adjusted
+
+    def record(self, tape: Tape, recipe: Recipe, depth: int) -> None:
+        """From logits to the next row; `depth` bounds how much of the past there is to count."""
+        bindings: dict[str, Binding] = {
+            "settings": self.settings,
+            "logits": self.logits,
+            "rows": self.rows,
+            "picked": self.picked,
+            "history": self.history,
+            "results": self.results,
+            "report": self.report,
+        }
+        drawn_from = dict(bindings)
+        if recipe.adjusts:
+            bias, counts, adjusted = self._adjustment()
+            extra: dict[str, Binding] = {**bindings, "bias": bias, "counts": counts, "adjusted": adjusted}
+            if recipe.penalises:
+                past = depth if recipe.last_n < 0 else min(recipe.last_n, depth)
+                tape.run("count", [-(-past // 256)], extra)
+            tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
+            drawn_from["logits"] = adjusted
+        tape.run("sample", [1], drawn_from, (), {"THREADS": THREADS})
+        if recipe.logprobs:
+            tape.run("logprobs", [1], bindings, (), {"THREADS": THREADS})
+
+    def free(self) -> None:
+        buffers = (self.logits, self.picked, self.settings, self.results, self.report, *(self._adjusted or ()))
+        for buffer in buffers:
+            self.device.free(buffer)
+
+
+def outcome(data: bytes, position: int) -> Outcome:
+    """The step that gave the token at `position`, out of the results ring."""
+    fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, position % RESULTS * RESULT_BYTES)
+    return Outcome(fields[0], bool(fields[1]), *fields[2:])
+
+
+def alternatives(data: bytes, position: int, count: int) -> list[tuple[int, float]]:
+    """(token, log-probability) of the drawn token, then of the most likely ones."""
+    first = position % RESULTS * REPORT * 8
+    return [struct.unpack_from("<If", data, first + 8 * i) for i in range(count + 1)]

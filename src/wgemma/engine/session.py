@@ -1,0 +1,362 @@
+"""One sequence of tokens: what of it is computed already, and how to go on from there.
+
+The GPU samples and feeds itself; the host stays a step or two behind and only counts positions. Going back is setting a
+number, as far as the rings of the sliding layers reach, and further with a checkpoint of them.
+"""
+
+import struct
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from wgemma.engine.engine import Engine
+from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampler, Sampling, alternatives, outcome
+from wgemma.errors import BadLogits, ContextOverflow, SettingsError
+from wgemma.gpu.device import Buffer, Program, Reading
+from wgemma.gpu.tape import Tape
+from wgemma.model.cache import Cache
+from wgemma.sync import breathe
+
+AHEAD = 2  # steps in flight
+FEW_ROWS = (1, 2, 4)
+FIRST_DEPTH = 256
+MANY_LOGITS = 64 << 20  # bytes of logits to have on the GPU at once
+
+Finish: TypeAlias = Recipe | Literal["logits"] | None  # how a pass ends: with a choice, with all logits, or not at all
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token; `logprobs` are (token, log-probability): its own, then the most likely ones."""
+
+    id: int
+    logprobs: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A copy of the sliding layers' rings when `position` tokens had been computed."""
+
+    position: int
+    rings: list[tuple[Buffer, Buffer]]
+
+
+class Session:
+    """A sequence on the GPU. `ids` are the tokens whose keys and values are there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.ids: list[int] = []
+        self.reused = 0  # tokens of the last prompt that were there already
+        self.checkpoints: list[Checkpoint] = []
+        self._high = 0  # positions ever written since the rings were whole: what lies a ring below is gone
+        self._allocate()
+
+    def _allocate(self) -> None:
+        engine, device = self.engine, self.engine.device
+        options = engine.options
+        self.cache = Cache(device, engine.config, kv=options.kv, chunk=options.chunk, context=engine.context)
+        self.rows = device.buffer(16 * options.chunk, "rows")
+        self.history = device.buffer(4 * (engine.context + 1), "history")
+        self.sampler = Sampler(device, engine.config, self.rows, self.history)
+        self._programs: dict[tuple[int, int, Finish, int], tuple[Tape, Program]] = {}
+        self._all_logits: Buffer | None = None
+
+    # -- going back
+
+    def rewind(self, position: int) -> int:
+        """Goes back to `position` tokens, or as near below it as the rings and checkpoints allow; says where."""
+        position = min(position, len(self.ids))
+        ring_reach = self.cache.ring - (self.engine.config.window or 0)
+        if self.engine.config.window and self._high - position > ring_reach:
+            position = self._restore(position)
+        del self.ids[position:]
+        for checkpoint in [c for c in self.checkpoints if c.position > position]:
+            self._drop(checkpoint)
+        return position
+
+    def _restore(self, position: int) -> int:
+        usable = [c for c in self.checkpoints if c.position <= position]
+        if not usable:
+            self._high = 0
+            return 0
+        best = max(usable, key=lambda c: c.position)
+        tape = Tape(self.engine.device, "restore")
+        for (keys, values), segment in zip(best.rings, self._rings(), strict=True):
+            tape.copy(keys, 0, segment[0], 0, keys.size)
+            tape.copy(values, 0, segment[1], 0, values.size)
+        tape.program().replay()
+        self._high = best.position
+        return best.position
+
+    def _rings(self) -> list[tuple[Buffer, Buffer]]:
+        sliding = [layer for layer in self.cache.owners if layer.sliding]
+        segments = [self.cache.segments[layer.index][0] for layer in sliding]
+        return [(segment.keys, segment.values) for segment in segments]
+
+    def checkpoint(self) -> None:
+        """Keeps a copy of the rings as they are now, within the budget: the oldest but the first gives way."""
+        rings = self._rings()
+        if not rings or any(c.position == len(self.ids) for c in self.checkpoints):
+            return
+        size = sum(keys.size + values.size for keys, values in rings)
+        budget = max(64 << 20, sum(buffer.size for buffer in self.engine.weights.buffers) // 10)
+        if size > budget:
+            return
+        while self.checkpoints and size * (len(self.checkpoints) + 1) > budget:
+            self._drop(self.checkpoints[1 if len(self.checkpoints) > 1 else 0])
+        device = self.engine.device
+        copies = [(device.buffer(k.size, "checkpoint"), device.buffer(v.size, "checkpoint")) for k, v in rings]
+        tape = Tape(device, "checkpoint")
+        for (keys, values), (key_copy, value_copy) in zip(rings, copies, strict=True):
+            tape.copy(keys, 0, key_copy, 0, keys.size)
+            tape.copy(values, 0, value_copy, 0, values.size)
+        tape.program().replay()
+        self.checkpoints.append(Checkpoint(len(self.ids), copies))
+
+    def _drop(self, checkpoint: Checkpoint) -> None:
+        self.checkpoints.remove(checkpoint)
+        for keys, values in checkpoint.rings:
+            self.engine.device.free(keys)
+            self.engine.device.free(values)
+
+    @property
+    def written(self) -> int:
+        """How far positions were ever written since the rings were whole."""
+        return self._high
+
+    def resume(self, ids: Sequence[int], written: int) -> None:
+        """Goes on from a cache that was filled from outside with the keys and values of `ids`."""
+        self.ids = list(ids)
+        self._high = max(written, len(ids))
+        data = struct.pack(f"<{len(ids)}I", *ids)
+        if data:
+            self.engine.device.write(self.history, 0, data)
+
+    def fork(self) -> "Session":
+        """A second session that shares nothing but the past."""
+        twin = Session(self.engine)
+        try:
+            twin.cache.grow(min(self.cache.capacity, self.cache.context))
+            tape = Tape(self.engine.device, "fork")
+            for index, segments in self.cache.segments.items():
+                for ours, theirs in zip(segments, twin.cache.segments[index], strict=True):
+                    tape.copy(ours.keys, 0, theirs.keys, 0, ours.keys.size)
+                    tape.copy(ours.values, 0, theirs.values, 0, ours.values.size)
+            tape.program().replay()
+        except BaseException:
+            twin.free()
+            raise
+        twin.resume(self.ids, self._high)
+        return twin
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.ids.clear()
+        self._high = 0
+        for checkpoint in list(self.checkpoints):
+            self._drop(checkpoint)
+
+    # -- computing
+
+    async def prefill(self, ids: Sequence[int], marks: Sequence[int] = ()) -> None:
+        """Computes the sequence `ids` up to but without its last token; checkpoints are taken at `marks`."""
+        check_ids(ids, self.engine.config.vocab_size, self.engine.context)
+        common = 0
+        for ours, theirs in zip(self.ids, ids[:-1], strict=False):
+            if ours != theirs:
+                break
+            common += 1
+        self.reused = self.rewind(common)
+        position = self.reused
+        kept = {min(mark, len(ids) - 1) for mark in marks}
+        for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
+            while position < stop:
+                count = await self._chunk(ids[position:stop], position)
+                position += count
+                await breathe()
+            if stop in kept:
+                self.checkpoint()
+
+    async def _chunk(self, ids: Sequence[int], position: int, finish: Finish = None) -> int:
+        """Computes the first rows of `ids`, as many as one pass takes; `finish` ends the pass with more commands."""
+        bucket = self._bucket(len(ids))
+        tokens = ids[:bucket]
+        end = position + len(tokens)
+        self.cache.grow(end)
+        self._high = max(self._high, end)
+        await self._put_rows(tokens, position, bucket)
+        self._program(bucket, _depth(end), finish).replay()
+        self.ids.extend(tokens)
+        return len(tokens)
+
+    def _bucket(self, count: int) -> int:
+        """How many rows to compute at once for `count` waiting tokens: few exactly, many in tiles of 32, 128, 512."""
+        if count <= FEW_ROWS[-1]:
+            return next(size for size in FEW_ROWS if size >= count)
+        tiles = [size for size in (32, 128, 512) if size <= self.engine.options.chunk] or [self.engine.options.chunk]
+        fitting = [size for size in tiles if count > size // 2]
+        return fitting[-1] if fitting else tiles[0]
+
+    async def _put_rows(self, tokens: Sequence[int], position: int, bucket: int) -> None:
+        device = self.engine.device
+        rows = [(1, position + i, token, position + i) for i, token in enumerate(tokens)]
+        rows += [(0, position, 0, position)] * (bucket - len(rows))
+        device.write(self.rows, 0, b"".join(struct.pack("<4I", *row) for row in rows))
+        device.write(self.history, 4 * position, struct.pack(f"<{len(tokens)}I", *tokens))
+        device.write(self.sampler.picked, 0, struct.pack("<I", len(tokens) - 1))
+        if self.engine.fetches_rows:
+            await self.engine.fetch_rows(tokens)
+
+    def _program(self, rows: int, depth: int, finish: Finish) -> Program:
+        """The recorded pass of this shape; a cache that grew makes old recordings useless."""
+        segments = sum(len(s) for s in self.cache.segments.values())
+        key = (rows, depth, finish, segments)
+        if key not in self._programs:
+            for old in [k for k in self._programs if k[-1] != segments]:
+                self._programs.pop(old)[0].free()
+            tape = Tape(self.engine.device, f"{rows} rows at {depth}")
+            stream = self.engine.decoder.record(tape, rows, self.rows, self.cache, depth)
+            if finish == "logits":
+                self.engine.decoder.head_of_all(tape, stream, rows, self._room_for_logits())
+            elif finish is not None:
+                self.engine.decoder.head(tape, stream, self.sampler.picked, 1, self.sampler.logits)
+                self.sampler.record(tape, finish, depth)
+            self._programs[key] = tape, tape.program()
+        return self._programs[key][1]
+
+    # -- generating
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+    ) -> AsyncGenerator[Token, None]:
+        """Tokens that follow `ids`, until the context is full or the caller has enough."""
+        await self.prefill(ids, marks)
+        room = min(max_tokens, self.engine.context - len(ids))
+        if room <= 0:
+            return
+        finish = self.sampler.begin(sampling, self.engine.context)
+        ahead = 1 if self.engine.fetches_rows else AHEAD
+        start = len(ids)
+        waiting: deque[tuple[Reading, Reading | None]] = deque()
+        submitted, known = 0, [ids[-1]]  # known[i] is the token at position start − 1 + i
+        while len(known) <= room:
+            while submitted < room and len(waiting) < ahead:
+                await self._step(known, start, submitted, finish)
+                waiting.append(self._read_results(sampling))
+                submitted += 1
+            token = await self._receive(waiting.popleft(), start + len(known) - 1, sampling)
+            known.append(token.id)
+            # The step after this token's was submitted already if its keys are on their way.
+            fed = min(submitted - 1, len(known) - 1)
+            self.ids[start:] = known[1 : fed + 1]
+            yield token
+            await breathe()
+
+    async def _step(self, known: list[int], start: int, submitted: int, finish: Recipe) -> None:
+        """Submits the pass whose input is the token at start − 1 + submitted."""
+        position = start - 1 + submitted
+        if submitted == 0:
+            await self._chunk(known, position, finish)
+            return
+        self.cache.grow(position + 1)
+        self._high = max(self._high, position + 1)
+        if self.engine.fetches_rows:
+            await self.engine.fetch_rows([known[submitted]])
+        self._program(1, _depth(position + 1), finish).replay()
+
+    def _read_results(self, sampling: Sampling) -> tuple[Reading, Reading | None]:
+        device = self.engine.device
+        results = device.read_later(self.sampler.results, 0, RESULTS * RESULT_BYTES)
+        if sampling.logprobs is None:
+            return results, None
+        return results, device.read_later(self.sampler.report, 0, RESULTS * REPORT * 8)
+
+    async def _receive(self, readings: tuple[Reading, Reading | None], position: int, sampling: Sampling) -> Token:
+        result = outcome(await readings[0].bytes(), position)
+        if result.bad:
+            raise BadLogits(await self._blame(position - 1))
+        if readings[1] is None or sampling.logprobs is None:
+            return Token(result.token)
+        return Token(result.token, alternatives(await readings[1].bytes(), position, sampling.logprobs))
+
+    # -- logits
+
+    async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
+        """The logits of every position, f32, some rows at a time; the sequence is computed from its start."""
+        check_ids(ids, self.engine.config.vocab_size, self.engine.context)
+        self.reset()
+        vocab = self.engine.config.vocab_size
+        position, sizes = 0, list(chunks)
+        while position < len(ids):
+            size = min(sizes.pop(0) if sizes else self._logit_rows(), self._logit_rows())
+            count = await self._chunk(ids[position : position + size], position, "logits")
+            yield await self.engine.device.read(self._room_for_logits(), 0, 4 * count * vocab)
+            position += count
+            await breathe()
+
+    def _logit_rows(self) -> int:
+        """How many rows' logits fit at once: one of the bucket sizes."""
+        most = max(MANY_LOGITS // (4 * self.engine.config.vocab_size), 1)
+        return max(size for size in (1, 32, 128, 512) if size <= min(most, self.engine.options.chunk))
+
+    def _room_for_logits(self) -> Buffer:
+        if self._all_logits is None:
+            size = 4 * self._logit_rows() * self.engine.config.vocab_size
+            self._all_logits = self.engine.device.buffer(size, "logits of all rows")
+        return self._all_logits
+
+    async def _blame(self, position: int) -> str:
+        """Which layer first computes something that is not finite at this position."""
+        token = self.ids[position] if position < len(self.ids) else 0
+        engine = self.engine
+        await self._put_rows([token], position, 1)
+        names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
+        for count, name in enumerate(names):
+            tape = Tape(engine.device, "blame")
+            stream = engine.decoder.record(tape, 1, self.rows, self.cache, _depth(position + 1), layers=count)
+            tape.program().replay()
+            for buffer in (stream.h, stream.pending):
+                data = await engine.device.read(buffer, 0, 4 * engine.config.width)
+                if not _finite(data):
+                    return f"the model computed NaN or Inf in {name} at position {position}: its weights are damaged."
+        return f"the logits hold NaN or Inf at position {position}: the output matrix is damaged."
+
+    def free(self) -> None:
+        self.reset()
+        device = self.engine.device
+        for tape, _ in self._programs.values():
+            tape.free()
+        self._programs.clear()
+        self.cache.free()
+        self.sampler.free()
+        for buffer in (self.rows, self.history, *([self._all_logits] if self._all_logits else [])):
+            device.free(buffer)
+
+
+def check_ids(ids: Sequence[int], vocab: int, context: int) -> None:
+    """Refuses a prompt that cannot be computed."""
+    if not ids:
+        raise SettingsError("the prompt is empty: give at least one token.")
+    wrong = next((i for i in ids if not 0 <= i < vocab), None)
+    if wrong is not None:
+        raise SettingsError(f"{wrong} is not a token id; this model has 0 to {vocab - 1}.")
+    if len(ids) > context:
+        raise ContextOverflow(
+            f"the prompt has {len(ids)} tokens; the context holds {context}. "
+            "Shorten it, or load the model with a larger context."
+        )
+
+
+def _depth(positions: int) -> int:
+    """The bucket of history a recording is made for: doubling from 256."""
+    depth = FIRST_DEPTH
+    while depth < positions:
+        depth *= 2
+    return depth
+
+
+def _finite(data: bytes) -> bool:
+    words = memoryview(data).cast("I")
+    return all(word & 0x7F800000 != 0x7F800000 for word in words)

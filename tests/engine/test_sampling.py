@@ -1,0 +1,138 @@
+"""Sampling on the GPU against 276 cases computed in double precision, and the settings' ranges."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import wgemma
+from wgemma.engine.sampling import Outcome, Sampler, Sampling, alternatives, outcome
+from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.tape import Tape
+from wgemma.model.config import Config
+from wgemma.sync import run
+
+Floats = NDArray[np.float32]
+
+
+class Bench:
+    """A sampler with logits and a past of the test's own choosing."""
+
+    def __init__(self, device: NativeDevice, vocab: int, suppress: tuple[int, ...] = ()) -> None:
+        config: Any = object.__new__(Config)
+        object.__setattr__(config, "vocab_size", vocab)
+        object.__setattr__(config, "suppress_tokens", suppress)
+        self.device = device
+        self.rows = device.buffer(16, "rows")
+        self.history = device.buffer(4 * 4096, "history")
+        self.sampler = Sampler(device, config, self.rows, self.history)
+
+    def draw(self, logits: Floats, sampling: Sampling, past: list[int]) -> tuple[Outcome, Floats]:
+        """The outcome, and the logits it was drawn from."""
+        device, sampler = self.device, self.sampler
+        device.write(self.history, 0, np.array(past, np.uint32).tobytes())
+        device.write(self.rows, 0, struct.pack("<4I", 1, len(past) - 1, past[-1], 0))
+        device.write(sampler.picked, 0, bytes(4))
+        device.write(sampler.logits, 0, logits.tobytes())
+        recipe = sampler.begin(sampling, 4096)
+        tape = Tape(device, "sample")
+        sampler.record(tape, recipe, 256)
+        tape.program().replay()
+        drawn_from = sampler._adjustment()[2] if recipe.adjusts else sampler.logits
+        result = outcome(run(device.read(sampler.results)), len(past))
+        return result, np.frombuffer(run(device.read(drawn_from)), np.float32)
+
+
+@pytest.fixture(scope="module", params=["gpu", "floor"])
+def benches(request: pytest.FixtureRequest) -> Iterator[dict[int, Bench]]:
+    device = request.getfixturevalue(request.param)
+    yield {size: Bench(device, size) for size in (1024, 262144)}
+
+
+def keys(values: Floats) -> NDArray[np.uint32]:
+    bits = values.view(np.uint32)
+    return np.where(bits >> 31 == 1, ~bits, bits | np.uint32(0x80000000))
+
+
+def vectors(shared: Path) -> dict[str, Floats]:
+    found = {f"dense{i}": row for i, row in enumerate(np.load(shared / "sampling/dense.npy"))}
+    base = -(12 + np.arange(262144) / 65536)
+    for i, told in enumerate(json.loads((shared / "sampling/sparse.json").read_text())["vectors"]):
+        found[f"sparse{i}"] = base.astype(np.float32)
+        for token, value in told["spikes"]:
+            found[f"sparse{i}"][token] = value
+    return found
+
+
+def test_every_golden_case_keeps_the_same_tokens_with_the_same_probabilities(
+    shared: Path, benches: dict[int, Bench]
+) -> None:
+    told = json.loads((shared / "sampling/cases.json").read_text())
+    logits = vectors(shared)
+    for number, case in enumerate(told["cases"]):
+        settings = Sampling(**{**told["defaults"], **case["params"]}, seed=number)
+        past = told["histories"][case["history"]] if "history" in case else [0]
+        values = logits[case["vector"]]
+        result, drawn_from = benches[len(values)].draw(values, settings, past)
+        survivors = np.flatnonzero(keys(drawn_from) >= result.threshold)
+        assert set(survivors) == set(case["survivors"]), case
+        assert result.token in case["survivors"]
+        if not settings.greedy:
+            exact = drawn_from[case["survivors"]].astype(np.float64)
+            probabilities = np.exp((exact - result.highest) / settings.temperature) / result.total
+            assert np.abs(probabilities - case["probs"]).max() <= 1e-5
+
+
+def test_tokens_come_as_often_as_their_probabilities_say(gpu: NativeDevice) -> None:
+    logits = np.full(1024, -20, np.float32)
+    logits[[5, 600, 1023]] = np.log([0.5, 0.3, 0.2])
+    bench = Bench(gpu, 1024)
+    counts = np.zeros(1024)
+    for position in range(400):
+        result, _ = bench.draw(logits, Sampling(top_k=0, top_p=1, seed=position), [0])
+        counts[result.token] += 1
+    assert np.abs(counts[[5, 600, 1023]] / 400 - [0.5, 0.3, 0.2]).max() < 0.08
+
+
+def test_bias_and_suppression_come_before_everything(gpu: NativeDevice) -> None:
+    logits = np.arange(1024, dtype=np.float32) / 100
+    result, _ = Bench(gpu, 1024).draw(logits, Sampling(temperature=0, logit_bias={7: 50.0}), [0])
+    assert result.token == 7
+    result, _ = Bench(gpu, 1024, suppress=(1023, 1022)).draw(logits, Sampling(temperature=0), [0])
+    assert result.token == 1021
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_logits_that_mean_nothing_are_told_and_minus_infinity_is_fine(gpu: NativeDevice, poison: float) -> None:
+    logits = np.linspace(-3, 3, 1024).astype(np.float32)
+    logits[77] = poison
+    assert Bench(gpu, 1024).draw(logits, Sampling(), [0])[0].bad
+    logits[77] = -np.inf
+    assert not Bench(gpu, 1024).draw(logits, Sampling(), [0])[0].bad
+
+
+def test_log_probabilities_of_the_drawn_token_and_the_best(gpu: NativeDevice) -> None:
+    dice = np.random.default_rng(3)
+    logits = dice.normal(0, 3, 1024).astype(np.float32)
+    logits[[100, 200]] = logits.max() + 1  # equal: the lower comes first
+    bench = Bench(gpu, 1024)
+    result, _ = bench.draw(logits, Sampling(seed=1, logprobs=5), [0])
+    report = alternatives(run(gpu.read(bench.sampler.report)), result.position, 5)
+    exact = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
+    order = np.argsort(-exact, kind="stable")[:5]
+    assert [token for token, _ in report] == [result.token, *order]
+    assert all(abs(value - exact[token]) < 1e-5 for token, value in report)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"temperature": -1}, {"top_p": 2}, {"top_k": -1}, {"min_p": "x"}, {"logprobs": 99}, {"repeat_penalty": 0}],
+)
+def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any]) -> None:
+    with pytest.raises(wgemma.SettingsError, match=next(iter(setting))):
+        Sampling(**setting)

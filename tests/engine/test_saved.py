@@ -1,0 +1,71 @@
+"""Sessions on disk: whole or refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import wgemma
+from wgemma.engine.backend import GpuBackend
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.saved import restore, save
+from wgemma.gpu.native import NativeDevice
+from wgemma.sync import iterate, run
+
+PROMPT = [2, *range(30, 90)]
+
+
+@pytest.fixture
+def backend(data: Path, gpu: NativeDevice) -> GpuBackend:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    model = wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"], device=gpu)
+    assert isinstance(model.backend, GpuBackend)
+    return model.backend
+
+
+def greedy(session: object, ids: list[int]) -> list[int]:
+    return [token.id for token in iterate(session.generate(ids, Sampling(temperature=0), 8))]  # type: ignore[attr-defined]
+
+
+def test_a_restored_session_goes_on_as_if_nothing_had_happened(backend: GpuBackend, tmp_path: Path) -> None:
+    reply = greedy(backend.session, PROMPT)
+    run(save(backend.session, tmp_path / "chat"))
+    expected = greedy(backend.session, [*PROMPT, *reply, 40])
+    restored = run(restore(backend.engine, tmp_path / "chat"))
+    assert greedy(restored, [*PROMPT, *reply, 40]) == expected
+    assert restored.reused == backend.session.reused > len(PROMPT)
+    restored.free()
+
+
+@pytest.mark.parametrize("place", [0, 9, 40, 5000, -40, -1])
+def test_a_damaged_file_is_refused(backend: GpuBackend, tmp_path: Path, place: int) -> None:
+    greedy(backend.session, PROMPT)
+    run(save(backend.session, tmp_path / "chat"))
+    data = bytearray((tmp_path / "chat").read_bytes())
+    data[place] ^= 1
+    (tmp_path / "chat").write_bytes(data)
+    with pytest.raises(wgemma.SessionError, match="damaged"):
+        run(restore(backend.engine, tmp_path / "chat"))
+
+
+@pytest.mark.parametrize("length", [0, 8, 50, 5000])
+def test_a_cut_file_is_refused(backend: GpuBackend, tmp_path: Path, length: int) -> None:
+    run(save(backend.session, tmp_path / "chat"))
+    (tmp_path / "chat").write_bytes((tmp_path / "chat").read_bytes()[:length])
+    with pytest.raises(wgemma.SessionError):
+        run(restore(backend.engine, tmp_path / "chat"))
+
+
+def test_another_models_session_is_refused(backend: GpuBackend, data: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    run(save(backend.session, tmp_path / "chat"))
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    name = "hf.co/acme/gemma4-micro-GGUF:Q8_0"
+    with wgemma.load(data / "ollama-store" / store[name]["model"], device=gpu) as other:
+        assert isinstance(other.backend, GpuBackend)
+        with pytest.raises(wgemma.SessionError, match="another model"):
+            run(restore(other.backend.engine, tmp_path / "chat"))
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(backend: GpuBackend, tmp_path: Path) -> None:
+    with pytest.raises(wgemma.SessionError, match="cannot be written"):
+        run(save(backend.session, tmp_path / "missing" / "chat"))

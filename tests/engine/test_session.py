@@ -1,0 +1,188 @@
+"""Sequences that go on, go back, fork, and survive."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wgemma
+from wgemma.engine.backend import GpuBackend
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.session import Session
+from wgemma.gpu.native import NativeDevice
+from wgemma.sync import iterate
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture
+def model(data: Path, gpu: NativeDevice) -> wgemma.Model:
+    """The micro model of the store: window 16, so that a few hundred tokens slide it many times."""
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    return wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"], device=gpu)
+
+
+@pytest.fixture
+def session(model: wgemma.Model) -> Session:
+    assert isinstance(model.backend, GpuBackend)
+    return model.backend.session
+
+
+def ids_of_length(count: int, seed: int = 1) -> list[int]:
+    return [2, *np.random.default_rng(seed).integers(24, 1000, count - 1).tolist()]
+
+
+def greedy(session: Session, ids: list[int], count: int = 8, marks: tuple[int, ...] = ()) -> list[int]:
+    return [token.id for token in iterate(session.generate(ids, GREEDY, count, marks))]
+
+
+def test_going_on_computes_only_what_is_new(session: Session) -> None:
+    prompt = ids_of_length(60)
+    reply = greedy(session, prompt)
+    greedy(session, [*prompt, *reply, *ids_of_length(9, seed=2)])
+    assert session.reused >= len(prompt) + len(reply) - 1
+
+
+def test_a_step_back_within_the_rings_is_free_and_exact(session: Session) -> None:
+    prompt = ids_of_length(300)
+    first = greedy(session, prompt)
+    greedy(session, [*prompt, *first], 40)
+    assert greedy(session, prompt) == first
+    assert session.reused == len(prompt) - 1
+
+
+def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: Session) -> None:
+    long = ids_of_length(1200)
+    turned = [*long[:100], 30, 31]
+    expected = greedy(session, turned)
+    session.reset()
+    greedy(session, long)
+    assert greedy(session, turned) == expected
+    assert session.reused == 0
+
+
+def test_a_checkpoint_brings_back_what_the_rings_forgot(session: Session) -> None:
+    long = ids_of_length(1200)
+    turned = [*long[:100], 30, 31]
+    expected = greedy(session, turned)
+    session.reset()
+    greedy(session, long, marks=(90,))
+    assert greedy(session, turned) == expected
+    assert session.reused == 90
+
+
+def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: Session) -> None:
+    prompt = ids_of_length(40)
+    whole = greedy(session, prompt, 12)
+    session.reset()
+    stream = iterate(session.generate(prompt, GREEDY, 500))
+    begun = [next(stream).id for _ in range(5)]
+    stream.close()
+    assert begun == whole[:5]
+    assert greedy(session, [*prompt, *begun], 7) == whole[5:]
+
+
+def test_a_fork_shares_the_past_and_nothing_else(session: Session) -> None:
+    prompt = ids_of_length(80)
+    reply = greedy(session, prompt)
+    twin = session.fork()
+    other = [*prompt, *reply, 55, 56]
+    expected = greedy(session, other)
+    greedy(session, ids_of_length(200, seed=9))
+    assert greedy(twin, other) == expected
+    assert twin.reused >= len(prompt)
+    twin.free()
+
+
+def test_the_context_grows_by_segments_and_stays_exact(
+    data: Path, gpu: NativeDevice, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of_length(1000)
+    expected = greedy(session, ids, 40)
+    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    grown = Session(session.engine)
+    assert greedy(grown, ids, 40) == expected
+    assert [s.first for s in grown.cache.segments[1]] == [0, 256, 512, 1024]
+    twin = grown.fork()
+    assert greedy(twin, [*ids, *expected], 8) == greedy(session, [*ids, *expected], 8)
+    twin.free()
+    grown.free()
+
+
+def test_a_full_context_ends_the_reply_and_a_longer_prompt_is_refused(data: Path, gpu: NativeDevice) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    with wgemma.load(blob, device=gpu, context=64) as small:
+        assert len(list(small.generate(ids_of_length(60), temperature=0))) <= 4
+        with pytest.raises(wgemma.ContextOverflow, match="65 tokens; the context holds 64"):
+            list(small.generate(ids_of_length(65)))
+
+
+@pytest.mark.parametrize(("ids", "message"), [([], "empty"), ([2, 1024], "1024 is not"), ([2, -1], "-1 is not")])
+def test_ids_that_are_none_are_refused(model: wgemma.Model, ids: list[int], message: str) -> None:
+    with pytest.raises(wgemma.Error, match=message):
+        list(model.generate(ids))
+
+
+def test_a_lost_device_is_replaced_and_the_reply_goes_on(data: Path) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    model = wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"])
+    assert isinstance(model.backend, GpuBackend)
+    prompt = ids_of_length(50)
+    settings = {"max_tokens": 12, "seed": 5}
+    expected = [piece.id for piece in model.generate(prompt, **settings)]
+    stream = model.generate(prompt, **settings)
+    got = [next(stream).id for _ in range(4)]
+    model.backend.device.close()
+    assert got + [piece.id for piece in stream] == expected
+    model.close()
+
+
+def test_the_same_seed_gives_the_same_tokens_and_another_does_not(model: wgemma.Model) -> None:
+    prompt = ids_of_length(20)
+    runs = [[p.id for p in model.generate(prompt, max_tokens=16, seed=seed)] for seed in (7, 7, 8)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgemma.Model) -> None:
+    assert isinstance(model.backend, GpuBackend)
+    device, session = model.backend.device, model.backend.session
+    assert isinstance(device, NativeDevice)
+    list(model.generate(ids_of_length(20), max_tokens=300, temperature=0, stop="\0"))
+    for _ in range(3):
+        list(model.chat([{"role": "user", "content": "warm"}], max_tokens=3, seed=1))
+    before = device.allocated, len(session._programs), len(device._staging)
+    for turn in range(50):
+        list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
+    total = 0
+    while total < 2000:
+        total += len(list(model.generate(ids_of_length(20), max_tokens=230, seed=total)))
+    checkpoints = sum(k.size + v.size for c in session.checkpoints for k, v in c.rings)
+    assert device.allocated - checkpoints <= before[0]
+    assert len(session._programs) <= before[1] + 8
+    assert len(device._staging) <= before[2] + 4
+
+
+def test_async_twins_work_inside_a_running_loop_and_wait_their_turn(model: wgemma.Model) -> None:
+    prompt = ids_of_length(20)
+    expected = [piece.id for piece in model.generate(prompt, max_tokens=6, temperature=0)]
+
+    async def collect() -> list[int]:
+        return [piece.id async for piece in model.agenerate(prompt, max_tokens=6, temperature=0)]
+
+    async def both() -> list[list[int]]:
+        inside = [piece.id for piece in model.generate(prompt, max_tokens=6, temperature=0)]  # as in a notebook
+        return [inside, *await asyncio.gather(collect(), collect())]
+
+    assert asyncio.run(both()) == [expected] * 3
+
+
+def test_a_second_call_in_the_middle_of_a_reply_is_refused_not_hung(model: wgemma.Model) -> None:
+    stream = model.generate(ids_of_length(20), max_tokens=50)
+    next(stream)
+    with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
+        list(model.generate(ids_of_length(5)))
+    stream.close()
+    assert list(model.generate(ids_of_length(5), max_tokens=1))

@@ -1,0 +1,168 @@
+"""The public face, as a user meets it."""
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wgemma
+from gguf_writer import write_gguf
+from wgemma.gpu.native import NativeDevice
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def blob(data: Path) -> Path:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    return data / "ollama-store" / store["gemma4:tiny"]["model"]
+
+
+@pytest.fixture(scope="module")
+def model(blob: Path, gpu: NativeDevice) -> wgemma.Model:
+    return wgemma.load(blob, device=gpu)
+
+
+def test_the_last_part_tells_why_it_ended_and_what_it_took(model: wgemma.Model) -> None:
+    *parts, last = model.chat(HELLO, max_tokens=5, seed=1)
+    assert last.finish_reason == "length" and last.text == ""
+    assert last.usage is not None and last.usage.generated == 5
+    assert all(part.finish_reason is None for part in parts)
+    again = list(model.chat(HELLO, max_tokens=5, seed=1))[-1]
+    assert again.usage is not None and again.usage.reused == again.usage.prompt - 1
+
+
+def test_a_name_from_the_store_brings_its_settings(
+    data: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    with wgemma.load("gemma4:tiny", device=gpu) as loaded:
+        assert loaded.prompt_style == "small"
+        assert loaded._sampling({}).top_k == 64
+    with wgemma.load("someone/gemma4-12b:tiny", device=gpu) as loaded:
+        assert loaded.prompt_style == "large"
+    with pytest.raises(wgemma.Error, match="adapter"):
+        wgemma.load("someone/mygemma:v1", device=gpu)
+    with pytest.raises(wgemma.StoreError, match="Did you mean gemma4:tiny"):
+        wgemma.load("gemma4:tini", device=gpu)
+
+
+def test_the_reference_device_says_the_same(blob: Path, model: wgemma.Model) -> None:
+    with wgemma.load(blob, device="reference") as slow:
+        expected = [piece.id for piece in slow.generate("Once upon", max_tokens=8, temperature=0)]
+        assert [piece.id for piece in model.generate("Once upon", max_tokens=8, temperature=0)] == expected
+        assert np.abs(slow.logits([2, 30, 31]) - model.logits([2, 30, 31])).max() < 0.05
+
+
+def test_stop_strings_end_the_text_before_they_show(model: wgemma.Model) -> None:
+    whole = "".join(piece.text for piece in model.generate("Once", max_tokens=30, temperature=0))
+    stop = whole[8:11]
+    shown = "".join(piece.text for piece in model.generate("Once", max_tokens=30, temperature=0, stop=stop))
+    assert shown == whole[: whole.index(stop)]
+
+
+def test_a_budget_for_thinking_is_kept_and_the_answer_goes_on(blob: Path, gpu: NativeDevice) -> None:
+    tool = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    messages = [*HELLO, call, {"role": "tool", "content": "ok"}]  # with thinking on the prompt ends inside a thought
+    with wgemma.load(blob, device=gpu) as loaded:
+        channel = loaded.tokenizer.special["<channel|>"]
+        never = {channel: -100.0}  # this random model must not end its thought by chance
+        parts = list(
+            loaded.chat(messages, tools=tool, think=True, thinking_budget=6, max_tokens=20, seed=2, logit_bias=never)
+        )
+    kinds = [part.kind for part in parts if part.text]
+    assert "thinking" in kinds and kinds[-1] == "content"
+    assert parts[-1].usage is not None and parts[-1].usage.generated <= 20
+
+
+def test_leaving_the_loop_cancels_and_the_next_call_works(model: wgemma.Model) -> None:
+    for _ in model.chat(HELLO, seed=3):
+        break
+    assert list(model.chat(HELLO, max_tokens=2, seed=3))[-1].finish_reason == "length"
+
+
+def test_logprobs_come_with_every_token(model: wgemma.Model) -> None:
+    pieces = list(model.generate("Once", max_tokens=4, seed=1, logprobs=3))
+    assert all(len(piece.logprobs) == 4 and piece.logprobs[0][0] == piece.id for piece in pieces)
+    assert all(value <= 0 for piece in pieces for _, value in piece.logprobs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv": "f8"}, "kv is 'f8'"),
+        ({"ple": "disk"}, "ple is 'disk'"),
+        ({"context": 0}, "context is 0"),
+        ({"context": 1 << 30}, "this model allows"),
+        ({"precision": "wild"}, "precision"),
+        ({"device": "no such card"}, "no adapter is called"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_by_name(blob: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(wgemma.Error, match=message):
+        wgemma.load(blob, **options)
+
+
+def test_settings_that_do_not_exist_are_named(model: wgemma.Model) -> None:
+    with pytest.raises(wgemma.SettingsError, match="'temprature'"):
+        list(model.chat(HELLO, temprature=1))
+    with pytest.raises(wgemma.SettingsError, match="max_tokens"):
+        list(model.generate("x", max_tokens=0))
+    with pytest.raises(wgemma.SettingsError, match="logit_bias names token 99999"):
+        list(model.generate("x", logit_bias={99999: 1.0}))
+
+
+def damaged(blob: Path, tmp_path: Path, tensor: str, value: float) -> Path:
+    """A copy of the model with one number of one F32 tensor overwritten."""
+    data = bytearray(blob.read_bytes())
+    with wgemma.Gguf.open(blob) as gguf:
+        struct.pack_into("<f", data, gguf.tensors[tensor].offset, value)
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data)
+    return path
+
+
+def test_a_nan_in_a_norm_is_refused_before_it_is_felt(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    before = gpu.allocated
+    with pytest.raises(wgemma.ModelError, match=r"blk\.1\.attn_norm\.weight holds a number that is not finite"):
+        wgemma.load(damaged(blob, tmp_path, "blk.1.attn_norm.weight", math.nan), device=gpu)
+    assert gpu.allocated == before
+
+
+def test_bad_logits_name_the_first_bad_layer(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    # So large that the layer's own scale overflows.
+    path = damaged(blob, tmp_path, "blk.2.layer_output_scale.weight", 3e38)
+    with wgemma.load(path, device=gpu) as loaded, pytest.raises(wgemma.BadLogits, match=r"layer [23] at position"):
+        list(loaded.generate("Hello", max_tokens=4))
+
+
+@pytest.mark.parametrize("cut", [10, 1000, 60_000])
+def test_a_truncated_file_is_a_sentence_and_leaves_nothing_behind(
+    blob: Path, gpu: NativeDevice, tmp_path: Path, cut: int
+) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(blob.read_bytes()[:cut])
+    before = gpu.allocated
+    with pytest.raises(wgemma.GgufError):
+        wgemma.load(path, device=gpu)
+    assert gpu.allocated == before
+
+
+def test_another_architecture_and_a_missing_tensor_are_named(gpu: NativeDevice, tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(write_gguf({"general.architecture": "llama"}))
+    with pytest.raises(wgemma.ModelError, match="llama"):
+        wgemma.load(path, device=gpu)
+
+
+def test_closing_gives_all_memory_back(blob: Path, gpu: NativeDevice) -> None:
+    before = gpu.allocated
+    for _ in range(2):
+        with wgemma.load(blob, device=gpu) as loaded:
+            list(loaded.chat(HELLO, max_tokens=3, seed=1))
+            loaded.logits([2, 30])
+    assert gpu.allocated == before
