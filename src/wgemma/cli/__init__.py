@@ -1,0 +1,46 @@
+"""The `wgemma` command: one file per verb, each with `add(verbs)` for its options and a function that does the work.
+
+A user's mistake ends in one sentence on standard error and exit code 1; a wrong option in 2; Ctrl-C in 130.
+"""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from wgemma import __version__
+from wgemma.cli import bench, doctor, list_models, run, show, tokenize, verify
+from wgemma.cli.output import clean
+from wgemma.errors import Error
+
+VERBS = (run, list_models, show, verify, tokenize, bench, doctor)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
+    top.add_argument("--version", action="version", version=f"wgemma {__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.add(verbs)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+    options = parser().parse_args(arguments)
+    try:
+        code: int = options.do(options)
+        sys.stdout.flush()
+        return code
+    except Error as error:
+        print(f"wgemma: {clean(str(error))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough; keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

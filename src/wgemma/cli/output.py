@@ -1,0 +1,104 @@
+"""How the verbs print: aligned columns, sizes for people, JSON for machines, progress where someone watches."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any, Protocol
+
+
+def clean(text: str) -> str:
+    """Text from a file, safe for a terminal: control characters (and with them escape sequences) are made visible."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns two spaces apart, the header in bold on a terminal."""
+    cells = [[clean(cell).replace("\n", "⏎") for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(header), *cells]) for i in range(len(header))]
+    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    print(bold + _columns(header, widths) + plain)
+    for row in cells:
+        print(_columns(row, widths))
+
+
+def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def human_bytes(count: int) -> str:
+    """1 336 386 → '1.3 MB', in powers of ten as Ollama prints them."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def human_count(count: int) -> str:
+    """5 123 178 051 → '5.1B'."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= limit:
+            return f"{count / limit:.1f}{unit}" if count < 100 * limit else f"{count / limit:.0f}{unit}"
+    return str(count)
+
+
+def as_json(value: Any) -> None:
+    """One JSON document on standard output, in ASCII: safe for every terminal and every parser."""
+    print(json.dumps(_plain(value), indent=1, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own kinds; numbers JSON does not have become null."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case Sequence():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+class Bar(Protocol):
+    """Something that hears how much more has been done."""
+
+    def __call__(self, amount: int) -> None: ...
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Bar]:
+    """A bar on a terminal, a line per tenth elsewhere; both on standard error, so that output stays clean."""
+    if sys.stderr.isatty():
+        with _rich_progress(label, total) as bar:
+            yield bar
+    else:
+        yield _PlainProgress(label, total)
+
+
+@contextmanager
+def _rich_progress(label: str, total: int) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda amount: bars.advance(task, amount)
+
+
+class _PlainProgress:
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.done, self.tenth = label, total, 0, 0
+
+    def __call__(self, amount: int) -> None:
+        self.done += amount
+        tenth = 10 * self.done // max(self.total, 1)
+        if tenth > self.tenth:
+            self.tenth = tenth
+            print(f"{self.label}: {tenth * 10} %", file=sys.stderr)

@@ -1,0 +1,139 @@
+"""`wgemma show MODEL`: what a model is, what it carries, and how it will be prompted."""
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
+from wgemma.files.gguf import Gguf, StringArray
+from wgemma.files.locate import ModelFiles, locate
+from wgemma.text.template import render
+
+SAMPLE = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Hello!"}]
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("show", help="what a model is and carries")
+    verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("--tensors", action="store_true", help="list every tensor")
+    verb.add_argument("--template", action="store_true", help="the prompt wgemma renders, and the template in the file")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(do=show)
+
+
+def show(options: argparse.Namespace) -> int:
+    files = locate(options.model)
+    with Gguf.open(files.model) as gguf:
+        style = files.prompt_style or prompt_style(gguf)
+        if options.json:
+            as_json(_record(files, gguf, style, options))
+        elif options.template:
+            _print_template(files, gguf, style)
+        else:
+            _print_summary(files, gguf, style)
+            if options.tensors:
+                print()
+                rows = [
+                    [t.name, t.type, "×".join(map(str, t.shape)), human_bytes(t.nbytes)] for t in gguf.tensors.values()
+                ]
+                table(["TENSOR", "TYPE", "SHAPE", "SIZE"], rows)
+    return 0
+
+
+def prompt_style(gguf: Gguf) -> str:
+    """Models with per-layer embeddings (E2B, E4B) use the small prompt form, the others the large one."""
+    return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
+
+
+def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
+    get = gguf.metadata.get
+    architecture = get("general.architecture", "?")
+    tokens = get("tokenizer.ggml.tokens")
+    parameters = sum(t.elements for t in gguf.tensors.values())
+    types = Counter[str]()
+    for tensor in gguf.tensors.values():
+        types[tensor.type] += tensor.nbytes
+    summary = {
+        "model": files.name,
+        "architecture": architecture,
+        "title": get("general.name", ""),
+        "parameters": parameters,
+        "context": get(f"{architecture}.context_length"),
+        "layers": get(f"{architecture}.block_count"),
+        "width": get(f"{architecture}.embedding_length"),
+        "vocabulary": len(tokens) if isinstance(tokens, StringArray) else 0,
+        "bytes_by_type": dict(types.most_common()),
+        "prompt_style": style,
+        "params": files.params,
+        "system": files.system,
+        "projectors": files.projectors,
+        "adapters": files.adapters,
+    }
+    if files.stored:
+        stored = files.stored
+        summary |= {
+            "size": stored.size,
+            "digest": stored.digest,
+            "capabilities": stored.capabilities,
+            "parent": stored.parent,
+            "messages": stored.messages,
+            "licenses": stored.licenses,
+        }
+    return summary
+
+
+def _record(files: ModelFiles, gguf: Gguf, style: str, options: argparse.Namespace) -> dict[str, Any]:
+    record = _summary(files, gguf, style)
+    long = {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"}
+    record["metadata"] = {key: value for key, value in gguf.metadata.items() if key not in long}
+    if options.tensors:
+        record["tensors"] = [
+            {"name": t.name, "type": t.type, "shape": t.shape, "offset": t.offset, "nbytes": t.nbytes}
+            for t in gguf.tensors.values()
+        ]
+    if options.template:
+        record["template"] = _templates(files, gguf, style)
+    return record
+
+
+def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
+    facts = _summary(files, gguf, style)
+    types = ", ".join(f"{name} {human_bytes(count)}" for name, count in facts["bytes_by_type"].items())
+    lines = {
+        "model": facts["model"],
+        "title": facts["title"],
+        "architecture": facts["architecture"],
+        "parameters": human_count(facts["parameters"]),
+        "context": facts["context"],
+        "layers × width": f"{facts['layers']} × {facts['width']}",
+        "vocabulary": facts["vocabulary"],
+        "weights": types,
+        "prompt": f"{style} form",
+        "capabilities": ", ".join(facts.get("capabilities", ())),
+        "made from": facts.get("parent"),
+        "projectors": ", ".join(path.name for path in files.projectors),
+        "adapters": ", ".join(path.name for path in files.adapters),
+        "settings": ", ".join(f"{key} {value}" for key, value in files.params.items()),
+        "system": files.system,
+        "license": facts.get("licenses", [""])[0].strip().partition("\n")[0] if facts.get("licenses") else None,
+    }
+    for label, value in lines.items():
+        if value not in (None, "", "None × None"):
+            print(f"{label:<16}{clean(str(value))}")
+
+
+def _templates(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
+    return {
+        "rendered": render(SAMPLE, size="large" if style == "large" else "small"),
+        "store": files.stored.template if files.stored else None,
+        "gguf": gguf.metadata.get("tokenizer.chat_template"),
+    }
+
+
+def _print_template(files: ModelFiles, gguf: Gguf, style: str) -> None:
+    """wgemma renders by its own code; a template that travels with the file is shown, never executed."""
+    templates = _templates(files, gguf, style)
+    print(f"# What wgemma sends for a short chat ({style} form)\n{templates['rendered']}")
+    for key, title in (("store", "The store's template layer"), ("gguf", "The template inside the GGUF")):
+        if templates[key]:
+            print(f"\n# {title} (shown, never executed)\n{clean(str(templates[key]))}")

@@ -1,0 +1,25 @@
+"""`wgemma verify NAME`: hashes the blobs of a model and compares them with their names."""
+
+import argparse
+
+from wgemma.cli.output import human_bytes, progress
+from wgemma.files.ollama import Layer, Store
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("verify", help="check a model's files for damage")
+    verb.add_argument("model", metavar="NAME", help="a name in the Ollama store")
+    verb.set_defaults(do=verify)
+
+
+def verify(options: argparse.Namespace) -> int:
+    model = Store.find().model(options.model)
+    total = sum(model.store.blob(layer.digest).stat().st_size for layer in model.blobs)
+    with progress(f"hashing {model.name}", total) as bar:
+
+        def advance(layer: Layer, amount: int) -> None:
+            bar(amount)
+
+        model.verify(advance)
+    print(f"{model.name} is whole: {len(model.blobs)} blobs, {human_bytes(total)}.")
+    return 0

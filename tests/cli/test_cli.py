@@ -1,0 +1,122 @@
+"""The command as a whole: exit codes, help, and mistakes that end in one sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gguf_writer import write_gguf
+from wgemma import __version__
+from wgemma.cli import VERBS, main
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, data: Path) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    return data / "ollama-store"
+
+
+def wgemma(*arguments: str, stdin: bytes = b"", **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "wgemma", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, env={**os.environ, **environment}, timeout=60)
+
+
+def test_the_module_is_the_command() -> None:
+    done = wgemma("list")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"gemma4:tiny" in done.stdout
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_1() -> None:
+    done = wgemma("show", "gemma4:tinny")
+    assert (done.returncode, done.stdout) == (1, b"")
+    message = done.stderr.decode()
+    assert message.startswith("wgemma: gemma4:tinny is not in the Ollama store. Did you mean gemma4:tiny")
+    assert message.count("\n") == 1
+
+
+def test_output_in_a_narrow_encoding_does_not_fail() -> None:
+    done = wgemma("tokenize", "gemma4:tiny", stdin="a 🦙 b".encode(), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u2581" in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "wgemma", "show", "gemma4:tiny", "--tensors", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.read(1)
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 0
+
+
+def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        name = verb.__name__.rpartition(".")[2].partition("_")[0]
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert f"usage: wgemma {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"wgemma {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["show"], ["list", "--nonsense"], ["verify", "a", "b"]])
+def test_a_wrong_option_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: wgemma" in capsys.readouterr().err
+
+
+def test_an_interruption_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wgemma.files.ollama.Store.find", interrupted)
+    assert main(["list"]) == 130
+
+
+NONSENSE = [
+    "", ".", "/dev/zero", "~nobody-of-that-name", "a" * 5000, "h" * 300 + "/n/m:t", "//[x", "http://[x.gguf", "a\0b",
+    "\udcff", "\x1b[31mred", "\x1b[31mred.gguf", "nowhere.gguf", "gemma4:broken", "gemma4:hostile", "gemma4:hostile2",
+    "gemma4:missing", "gemma4:noconfig",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "tokenize"])
+@pytest.mark.parametrize("target", NONSENSE, ids=lambda target: ascii(target)[:20])
+def test_nonsense_is_answered_in_a_sentence(verb: str, target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [verb, target, "text"] if verb == "tokenize" else [verb, target]
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("wgemma: ")
+    assert "Traceback" not in printed.err
+    assert "\x1b" not in printed.err
+
+
+@pytest.mark.parametrize("target", ["gemma4:nomodel", "gemma4:mlx"])
+def test_a_model_that_cannot_be_run_says_why(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["show", target], ["tokenize", target, "text"]):
+        assert main(arguments) == 1
+        assert capsys.readouterr().err.startswith(f"wgemma: {target} ")
+
+
+def test_a_hostile_file_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostile.gguf"
+    good = write_gguf(tensors={"\x1b[31mred\n\x9b2J": ("F32", (3,), None)})
+    path.write_bytes(good[:-4])
+    assert main(["show", str(path)]) == 1
+    message = capsys.readouterr().err
+    assert "\x1b" not in message
+    assert "\x9b" not in message
+    assert message.count("\n") == 1

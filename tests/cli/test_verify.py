@@ -1,0 +1,44 @@
+"""`wgemma verify` finds damage."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wgemma.cli import main
+from wgemma.files.ollama import Store
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> Store:
+    copy = shutil.copytree(data / "ollama-store", tmp_path / "store")
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy))
+    return Store(copy)
+
+
+def test_a_whole_model_is_whole(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "gemma4:tiny"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "gemma4:tiny is whole: 4 blobs, 1.3 MB.\n"
+    assert printed.err.endswith("hashing gemma4:tiny: 100 %\n")
+
+
+def test_damage_is_told_with_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    path = store.model("gemma4:tiny").model
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    assert main(["verify", "gemma4:tiny"]) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith(f"wgemma: {path.name} is damaged: its bytes hash to ")
+    assert message.endswith("Delete it and `ollama pull gemma4:tiny` again.")
+
+
+def test_a_missing_blob_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "gemma4:missing"]) == 1
+    assert "is missing. `ollama pull` the model again." in capsys.readouterr().err
+
+
+def test_an_unknown_name_suggests_the_nearest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "gema4:tiny"]) == 1
+    assert "Did you mean gemma4:tiny" in capsys.readouterr().err
