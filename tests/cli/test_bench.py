@@ -1,0 +1,136 @@
+"""`wgemma bench` on a tiny model: figures that fit each other, whatever the machine."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wgemma.cli import main
+from wgemma.cli.bench import Read, grouped, stream_bandwidth
+from wgemma.gpu.native import NativeDevice, adapters
+from wgemma.gpu.tape import Tape
+
+ADAPTERS = adapters()
+pytestmark = pytest.mark.skipif(not ADAPTERS, reason="there is no WebGPU adapter")
+timed = pytest.mark.skipif(
+    not ADAPTERS or "timestamp-query" not in ADAPTERS[0].features, reason="the adapter has no timestamp-query"
+)
+
+SHORT = ["--prompt", "16,40", "--depth", "0,40", "--tokens", "8", "--repeat", "1", "--context", "128"]
+
+
+@pytest.fixture
+def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model with per-layer embeddings: the shared one, or the one that travels with the repository."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    path = data.parents[2] / "shared" / "fixtures" / "models" / "tiny-e2b-Q4_K_M.gguf"
+    return str(path) if path.is_file() else "gemma4:tiny"
+
+
+@timed
+def test_the_figures_fit_each_other(tiny: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", tiny, *SHORT, "--profile", "--json"]) == 0
+    printed = capfd.readouterr()
+    report = json.loads(printed.out)
+    assert report["load"]["bytes"] == pytest.approx(1e6 * report["load"]["seconds"] * report["load"]["mb_per_s"])
+    assert (report["context"], report["kv"], report["notes"]) == (128, "f16", [])
+    assert report["stream_gb_per_s"] > 0
+    assert [prefill["tokens"] for prefill in report["prefill"]] == [16, 40]
+    for prefill in report["prefill"]:
+        assert prefill["first_token_s"] > prefill["tokens"] / prefill["tokens_per_s"] > 0
+    assert [decode["depth"] for decode in report["decode"]] == [0, 40]
+    for decode in report["decode"]:
+        check_decode(decode, report["stream_gb_per_s"])
+    shallow, deep = report["decode"]
+    assert shallow["weight_bytes"] == deep["weight_bytes"] <= report["load"]["bytes"] * 1.2
+    assert shallow["kv_bytes"] < deep["kv_bytes"]
+    assert "measuring 8 tokens at depth 40" in printed.err
+    assert "XDG_RUNTIME_DIR" not in printed.err
+
+
+def check_decode(decode: dict[str, Any], stream: float) -> None:
+    read = decode["weight_bytes"] + decode["kv_bytes"]
+    assert decode["gb_per_s"] == pytest.approx(read * decode["tokens_per_s"] / 1e9)
+    assert decode["share"] == pytest.approx(decode["gb_per_s"] / stream)
+    assert 0 < decode["share"] < 1
+    assert decode["host_ms"] > 0
+    kernels = decode["profile"]
+    assert sum(kernel["count"] for kernel in kernels) == decode["dispatches"]
+    assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
+    assert {"matvec", "attention", "sample"} <= {kernel["kernel"] for kernel in kernels}
+    for kernel in kernels:
+        assert kernel["microseconds"] >= 0
+        assert is_kernel(kernel["kernel"])
+        assert (kernel["gb_per_s"] is None) == (kernel["what"] == "")
+
+
+def is_kernel(name: str) -> bool:
+    return (files("wgemma.kernels") / f"{name}.wgsl").is_file()
+
+
+def test_people_get_tables_and_a_line_for_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--prompt", "16,4000", "--depth", "0,4000", "--tokens", "2", "--repeat", "1", "--context", "64"]
+    assert main(["bench", tiny, *arguments]) == 0
+    printed = capsys.readouterr()
+    assert "a prompt of 4000 tokens was left out: the context has room for 62." in printed.err
+    assert "a depth of 4000 tokens was left out: the context has room for 55." in printed.err
+    lines = printed.out.splitlines()
+    prompt = lines.index("PROMPT  TOKENS/S  FIRST TOKEN")
+    assert lines[prompt + 1].split()[0] == "16"
+    assert lines[prompt + 2] == ""
+    assert lines[prompt + 3].startswith("DEPTH  TOKENS/S  READ/TOKEN")
+    assert len(lines) == prompt + 5
+
+
+def test_an_adapter_without_timestamps_says_so(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.cli.bench.open_device", lambda: NativeDevice(features=False))
+    assert main(["bench", tiny, *SHORT, "--prompt", "8", "--depth", "0", "--profile", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "has no timestamp-query" in report["notes"][0]
+    assert report["decode"][0]["profile"] == []
+
+
+@pytest.mark.parametrize("options", [["--prompt", "0"], ["--depth", "1,x"], ["--repeat", "-1"], ["--kv", "q4"]])
+def test_a_wrong_number_is_exit_code_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "gemma4:tiny", *options])
+    assert ended.value.code == 2
+    assert f"argument {options[0]}" in capsys.readouterr().err
+
+
+def test_times_are_added_up_by_kernel_and_what_it_reads() -> None:
+    q4 = Read("Q4_K 256×512", weights=3000)
+    found = grouped([("matvec", 1000), ("sample", 4000), ("matvec", 2000)], [q4, Read(), q4])
+    assert [(k.kernel, k.what, k.count, k.microseconds) for k in found] == [
+        ("sample", "", 1, 4),
+        ("matvec", "Q4_K 256×512", 2, 3),
+    ]
+    assert [k.gb_per_s for k in found] == [None, 2.0]
+    assert sum(k.share for k in found) == pytest.approx(1)
+
+
+def test_streaming_gives_all_memory_back() -> None:
+    device = NativeDevice()
+    before = device.allocated
+    assert stream_bandwidth(device) > 0
+    assert device.allocated == before
+    device.close()
+
+
+@timed
+def test_a_profile_carries_the_commands_out() -> None:
+    device = NativeDevice()
+    words, copied = device.buffer(16, "words"), device.buffer(16, "copy")
+    device.write(words, 0, bytes(range(16)))
+    tape = Tape(device, "test")
+    tape.copy(words, 0, copied, 0, 16)
+    tape.run("stream", [1], {"words": device.buffer(32 << 10, "stream"), "found": device.buffer(4, "found")})
+    times = device.profile(tape.commands, repeats=2)
+    assert [name for name, _ in times] == ["stream"]
+    assert times[0][1] > 0
+    assert device._device.queue.read_buffer(copied.handle).tobytes() == bytes(range(16))
+    device.close()

@@ -1,0 +1,616 @@
+"""`wgemma run`: one answer, or a chat at a real (pseudo-)terminal, with a tiny model of random weights."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from range_server import good, serve
+from wgemma.api import Part, Usage
+from wgemma.cli import main
+from wgemma.cli.chat_answer import Reply, Stop, answer
+from wgemma.cli.chat_commands import Line, gather, split_command
+from wgemma.cli.chat_conversation import NO_TOOLS, Conversation, Settings
+from wgemma.cli.chat_model import default_model, describe_plan
+from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
+from wgemma.engine.engine import Plan
+from wgemma.errors import DeviceError, Error, SessionError, SettingsError
+from wgemma.text.reply import ToolCall
+from wgemma.text.template import render
+
+TINY = "gemma4:tiny"
+SHORT = ("--device", "reference", "--seed", "1", "--max-tokens", "8")
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return data / "ollama-store"
+
+
+def wgemma(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "wgemma", "run", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60)
+
+
+# -- one prompt, one answer
+
+
+def test_a_prompt_is_answered_on_standard_output() -> None:
+    done = wgemma(TINY, "hello", "--seed", "1", "--max-tokens", "8", "--verbose")
+    assert done.returncode == 0
+    assert done.stdout.strip() and done.stdout.endswith(b"\n")
+    told = done.stderr.decode()
+    assert "gemma4:tiny on " in told
+    assert all(fact in told for fact in ("load  ", "prompt  ", "re-used  ", "generated    8 tokens", "first token  "))
+    assert "Traceback" not in told
+
+
+def test_the_same_seed_gives_the_same_answer_and_options_may_stand_anywhere() -> None:
+    one = wgemma(TINY, "hello", *SHORT)
+    other = wgemma("--device", "reference", "--seed", "1", TINY, "--max-tokens", "8", "hello")
+    assert (one.returncode, other.returncode) == (0, 0)
+    assert one.stdout == other.stdout
+    assert wgemma(TINY, *SHORT, stdin=b"hello\n").stdout == one.stdout
+
+
+def test_a_prompt_and_a_pipe_are_joined_by_an_empty_line(asked: list[Any]) -> None:
+    done = subprocess_free(["run", TINY, "Translate this:", *SHORT], b"Guten Tag\n")
+    assert done == 0
+    assert asked[-1] == [{"role": "user", "content": "Translate this:\n\nGuten Tag"}]
+
+
+def test_a_system_text_comes_first(asked: list[Any]) -> None:
+    assert subprocess_free(["run", TINY, "--system", "Be brief.", *SHORT], b"Hello") == 0
+    assert asked[-1][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_the_messages_stored_with_a_model_start_the_chat(asked: list[Any], pirate: Path) -> None:
+    assert subprocess_free(["run", "pirate", "Who?", *SHORT]) == 0
+    assert [message["content"] for message in asked[-1]] == ["Ahoy?", "Aye & <ahoy>!", "Who?"]
+
+
+def test_json_is_one_document_and_nothing_else() -> None:
+    done = wgemma(TINY, "hello", "--json", "--think", *SHORT)
+    assert (done.returncode, done.stderr) == (0, b"")
+    record = json.loads(done.stdout)
+    assert record.keys() >= {"text", "thinking", "tool_calls", "finish_reason", "usage", "timings"}
+    assert record["usage"]["generated"] == 8
+    assert record["finish_reason"] == "length"
+    assert record["timings"]["load_seconds"] > 0
+    assert record["device"] == "NumPy (reference)"
+
+
+def test_control_characters_of_the_model_do_not_reach_the_terminal() -> None:
+    said = json.loads(wgemma(TINY, "hello", "--json", "--think", *SHORT).stdout)["text"]
+    shown = wgemma(TINY, "hello", "--think", *SHORT).stdout.decode()
+    assert "\x14" in said
+    assert "\x14" not in shown
+    assert "\\x14" in shown
+
+
+def test_a_stop_text_ends_the_answer() -> None:
+    whole = json.loads(wgemma(TINY, "hello", "--json", *SHORT).stdout)["text"]
+    cut = json.loads(wgemma(TINY, "hello", "--json", *SHORT, "--stop", whole[3:5]).stdout)
+    assert cut["text"] == whole[:3].rstrip()
+    assert cut["finish_reason"] == "stop"
+
+
+def test_an_empty_prompt_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert subprocess_free(["run", TINY]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "Nothing was asked: the prompt is empty.\n")
+    assert subprocess_free(["run", TINY, "--json"]) == 1
+
+
+# -- which model, which device
+
+
+def test_without_any_model_it_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    assert subprocess_free(["run"]) == 0
+    printed = capsys.readouterr()
+    assert "There is no model yet" in printed.out
+    assert "`ollama pull gemma4:e2b`" in printed.out
+    assert printed.out.count("\n") == 1
+    assert subprocess_free(["run", "--json"]) == 1
+
+
+def test_without_a_name_the_most_recent_runnable_model_is_used(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(store, tmp_path / "store")
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy))
+    library = copy / "manifests/registry.ollama.ai"
+    newest_first = ["library/gemma4/missing", "library/llama-mini/latest", "someone/mygemma/v1", "library/gemma4/dash"]
+    for age, name in enumerate(newest_first):
+        os.utime(library / name, (2e9 - age, 2e9 - age))
+    assert default_model() == "gemma4:dash"
+    assert subprocess_free(["run", *SHORT], b"hello") == 0
+    assert capsys.readouterr().err.startswith("Using gemma4:dash, the most recent Gemma 4 in the Ollama store.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gemma4:tinny", "hi"], "Did you mean gemma4:tiny"),
+        (["nowhere.gguf", "hi"], "no such file"),
+        (["llama-mini", "hi"], "gemma4 only"),
+        ([TINY, "hi", "--device", "no such thing"], "no adapter is called"),
+        ([TINY, "hi", "--context", "0"], "context is 0"),
+        ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
+        ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
+        ([TINY, "hi", "--seed", "-1"], "seed is -1"),
+        ([TINY, "x" * 99999, "--context", "64", "--device", "reference"], "the context holds 64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_mistake_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert subprocess_free(["run", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.strip() == ""
+    *_, last = printed.err.splitlines()
+    assert last.startswith("wgemma: ") and words in last
+
+
+def test_without_an_adapter_numpy_computes_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(name: str | None) -> None:
+        raise DeviceError("no WebGPU adapter was found. Look for one.")
+
+    monkeypatch.setattr("wgemma.cli.chat_model.open_device", none)
+    assert subprocess_free(["run", TINY, "hello", "--max-tokens", "2"]) == 0
+    told = capsys.readouterr().err
+    assert "No GPU to compute on (no WebGPU adapter was found), so NumPy does it" in told
+    assert "mesa-vulkan-drivers" in told
+    assert "gemma4:tiny on NumPy (reference)" in told
+
+
+def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
+    data: Path, capsys: pytest.CaptureFixture[str], store: Path
+) -> None:
+    blob = next(path for path in (store / "blobs").iterdir() if path.stat().st_size > 1 << 20)
+    with serve(good(blob.read_bytes())) as url:
+        assert subprocess_free(["run", url, "hello", *SHORT]) == 0
+    first = capsys.readouterr()
+    assert "downloading: 100 %" in first.err
+    assert subprocess_free(["run", url, "hello", *SHORT]) == 0
+    again = capsys.readouterr()
+    assert "downloading" not in again.err
+    assert again.out == first.out
+
+
+def test_the_plan_names_every_part_and_their_sum() -> None:
+    told = describe_plan("m on g", Plan(1000, 2000, False, 3000, 4000), 77)
+    assert told == (
+        "m on g: weights 1.0 kB, per-layer table 2.0 kB, keys and values 3.0 kB, activations 4.0 kB, total 8.0 kB"
+    )
+
+
+# -- the chat at a terminal
+
+
+class Terminal:
+    """`wgemma run` at a pseudo-terminal. `until` waits for a text and gives all that came up to it."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.fd, theirs = pty.openpty()
+        command = [sys.executable, "-m", "wgemma", "run", *arguments]
+        env = {**os.environ, **environment}
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        # A session of its own with this terminal in front, so that ^C becomes the signal.
+        self.process = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=_take_terminal, **streams)
+        os.close(theirs)
+        self.seen = ""
+
+    def until(self, text: str, seconds: float = 20) -> str:
+        deadline = time.monotonic() + seconds
+        while text not in self.seen:
+            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{text!r} did not come, but {self.seen!r}"
+            try:
+                self.seen += os.read(self.fd, 65536).decode(errors="replace").replace("\r\n", "\n")
+            except OSError:  # the other end is closed
+                raise AssertionError(f"it ended before {text!r} came: {self.seen!r}") from None
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def say(self, line: str) -> str:
+        """Enters a line, and gives what follows up to the next prompt."""
+        self.type(line + "\n")
+        self.until(line)
+        return self.until(">>> ")
+
+    def leave(self) -> int:
+        """The exit code, once it has ended by itself."""
+        try:
+            while os.read(self.fd, 65536):
+                pass
+        except OSError:
+            pass
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.fd)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def chat() -> Iterator[Terminal]:
+    terminal = Terminal(TINY, *SHORT)
+    terminal.until(">>> ")
+    yield terminal
+    terminal.close()
+
+
+def test_a_chat_answers_line_after_line(chat: Terminal, tmp_path: Path) -> None:
+    first = chat.say("hello")
+    assert "(cut after 8 tokens, as max_tokens asks)" in first
+    assert "re-used" in chat.say("/set verbose") + chat.say("and again")
+    chat.type('"""one\n')
+    chat.until("... ")
+    chat.type('two"""\n')
+    assert "generated    8 tokens" in chat.until(">>> ")
+    saved = tmp_path / "chat.json"
+    assert "The chat is in" in chat.say(f"/save {saved}")
+    questions = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
+    assert questions == ["hello", "and again", "one\ntwo"]
+    chat.type("/bye\n")
+    assert chat.leave() == 0
+
+
+def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
+    assert "temperature is 0.5 now." in chat.say("/set parameter temperature 0.5")
+    assert "max_tokens is 3 now." in chat.say("/set parameter num_predict 3")
+    shown = chat.say("/show parameters")
+    assert "temperature       0.5         set" in shown
+    assert "top_k             64          model" in shown
+    assert "There is no system text." in chat.say("/show system")
+    chat.type('/set system """Be brief.\n')
+    chat.until("... ")
+    chat.type('Be kind."""\n')
+    chat.until(">>> ")
+    assert "Be brief.\nBe kind." in chat.say("/show system")
+    assert "architecture    gemma4" in chat.say("/show info")
+    assert "<|turn>user" in chat.say("/show template")
+    assert "think first" in chat.say("/set think")
+    assert "(cut after 3 tokens" in chat.say("hello")
+
+
+def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for line, words in {
+        "/shwo": "There is no command /shwo. Did you mean /show?",
+        "/set temperature 1": "There is no setting temperature.",
+        "/set parameter temprature 1": "Did you mean temperature?",
+        "/set parameter top_k many": "top_k is 'many'; it must be a whole number.",
+        "/set parameter top_p 2": "top_p is 2.0; it must be a number from 0 to 1.",
+        "/set parameter num_ctx 99": "start again with --context",
+        "/show nothing": "/show lists them.",
+        "/load nowhere.json": "nowhere.json: no such file.",
+        f"/load {notes}": "is not a saved chat",
+        f"/save {notes}": "is no saved chat. Choose another name.",
+        "/save /no/such/folder/x": "cannot be written",
+        "/save": "Write /save FILE.",
+        "x" * 3000: "the context holds",
+        "/?": "begins a text of several lines",
+        "/set": "/set nohistory",
+        "/show": "/show template",
+    }.items():
+        if len(line) > 1000:
+            chat.type("/set parameter stop x\n" + f'"""{"y z " * 900}\n{"y z " * 900}"""\n')
+            assert words in chat.until("tokens; ") + chat.until(">>> ")
+        else:
+            assert words in chat.say(line)
+    assert notes.read_text() == "mine"
+    chat.type("\x04")
+    assert chat.leave() == 0
+
+
+def test_a_saved_chat_is_taken_up_again(chat: Terminal, tmp_path: Path) -> None:
+    chat.say("hello")
+    chat.say("/set parameter temperature 0.25")
+    chat.say(f"/save {tmp_path}/chat.json")
+    assert "forgotten" in chat.say("/clear")
+    chat.say("/set parameter temperature 1")
+    chat.type(f"/load {tmp_path}/chat.json\n")
+    assert "2 messages, saved with gemma4:tiny." in chat.until(">>> hello")
+    chat.until(">>> ")
+    assert "temperature       0.25        set" in chat.say("/show parameters")
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(chat: Terminal, tmp_path: Path) -> None:
+    chat.say("/set parameter max_tokens 1900")
+    chat.type("tell me all\n")
+    chat.until("all\n")
+    while len(chat.seen.strip()) < 10:
+        chat.seen += os.read(chat.fd, 1024).decode(errors="replace")
+    chat.type("\x03")
+    chat.until("(stopped)")
+    chat.until(">>> ")
+    chat.say(f"/save {tmp_path}/chat.json")
+    question, reply = json.loads((tmp_path / "chat.json").read_text())["messages"]
+    assert question["content"] == "tell me all"
+    assert len(reply["content"]) > 5
+    chat.say("/set parameter max_tokens 2")
+    assert "(cut after 2 tokens" in chat.say("go on")
+
+
+def test_ctrl_c_at_the_prompt_gives_a_hint(chat: Terminal) -> None:
+    chat.type("\x03")
+    assert "Ctrl-D or /bye leaves." in chat.until(">>> ")
+    chat.type("\x04")
+    assert chat.leave() == 0
+
+
+def test_lines_are_remembered_unless_asked_not_to(tmp_path: Path) -> None:
+    history = tmp_path / "state" / "wgemma" / "history"
+    terminal = Terminal(TINY, *SHORT)
+    terminal.until(">>> ")
+    terminal.say("/show system")
+    terminal.say("/set nohistory")
+    terminal.say("/clear")
+    terminal.type("/bye\n")
+    assert terminal.leave() == 0
+    terminal.close()
+    assert history.read_text().splitlines()[-2:] == ["/show system", "/set nohistory"]
+    assert history.stat().st_mode & 0o077 == 0
+
+
+def test_a_place_that_cannot_hold_the_history_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    terminal = Terminal(TINY, *SHORT, XDG_STATE_HOME=str(tmp_path / "file"))
+    terminal.until(">>> ")
+    terminal.type("/bye\n")
+    assert "Traceback" not in terminal.until("/bye")
+    assert terminal.leave() == 0
+    terminal.close()
+
+
+def test_the_stored_messages_are_shown_at_the_start(pirate: Path) -> None:
+    terminal = Terminal("pirate", *SHORT, NO_COLOR="1")
+    start = terminal.until(">>> ") + terminal.until(">>> ")
+    assert "Ahoy?\nAye & <ahoy>!\n" in start
+    assert "You are a pirate." in terminal.say("/show system")
+    assert DIM not in start
+    terminal.close()
+
+
+def test_the_table_of_what_goes_where_is_shown_before_loading() -> None:
+    terminal = Terminal(TINY, "hello", "--max-tokens", "2", "--device", "")
+    shown = terminal.until("total") if "llvmpipe" in terminal.until("\n") else ""
+    for part in ("weights", "per-layer table", "keys and values", "activations") if shown else ():
+        assert part in shown
+    assert terminal.leave() == 0
+    terminal.close()
+
+
+# -- the pieces
+
+
+class Echo:
+    """A model that says what it is told to, and remembers what it was asked."""
+
+    def __init__(self, *parts: Part) -> None:
+        self.parts = parts
+        self.was_reset = False
+
+    def chat(self, messages: list[Any], **options: Any) -> Iterator[Part]:
+        yield from self.parts
+        yield Part("content", finish_reason="stop", usage=Usage(5, 2, len(self.parts)))
+
+    def reset(self) -> None:
+        self.was_reset = True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every list of messages a model is asked to answer."""
+    seen: list[Any] = []
+
+    def chat(self: Any, messages: list[Any], **options: Any) -> Iterator[Part]:
+        seen.append(messages)
+        yield Part("content", "yes", finish_reason="stop", usage=Usage(1, 0, 1))
+
+    monkeypatch.setattr("wgemma.api.Model.chat", chat)
+    return seen
+
+
+@pytest.fixture
+def pirate(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with a model that brings messages and a system text."""
+    copy = shutil.copytree(store, tmp_path / "pirates")
+    manifest = json.loads((copy / "manifests/registry.ollama.ai/someone/mygemma/v1").read_text())
+    manifest["layers"] = [layer for layer in manifest["layers"] if not layer["mediaType"].endswith("adapter")]
+    target = copy / "manifests/registry.ollama.ai/library/pirate/latest"
+    target.parent.mkdir()
+    target.write_text(json.dumps(manifest))
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy))
+    return copy
+
+
+def subprocess_free(arguments: list[str], stdin: bytes = b"") -> int:
+    """The exit code of the command, run in this process with `stdin` piped in."""
+    import io
+
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
+    try:
+        return main(arguments)
+    finally:
+        sys.stdin = before
+
+
+def paint(*parts: Part, **how: bool) -> str:
+    painter = Painter(**how)
+    return "".join(painter.part(part) for part in parts) + painter.end()
+
+
+HOSTILE = "a\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202eb\x7f"
+
+
+def test_nothing_a_model_says_is_obeyed_by_the_terminal_however_it_is_cut() -> None:
+    whole = paint(Part("content", HOSTILE))
+    assert whole == "a\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\x0d\\x202eb\\x7f\n"
+    assert paint(*(Part("content", c) for c in HOSTILE)) == whole
+    call = ToolCall("f\x1b[1m", {"a\x07": "\x1b\n"})
+    broken = ToolCall("", error="no", raw="\x1b[31m")
+    spoken = paint(Part("thinking", HOSTILE), Part("tool_call", tool_call=call), Part("tool_call", tool_call=broken))
+    assert not set(spoken) & set("\x1b\x07\x9b\r\u202e\x7f")
+
+
+def test_every_script_is_shown_as_it_is() -> None:
+    text = "Grüße,\u00a0世界\u3000👩\u200d🚀 می\u200cخواهم\n\tok"
+    assert safe(text) == text
+
+
+def test_thinking_is_dimmed_and_marked_where_it_begins_and_ends() -> None:
+    parts = Part("thinking", "hm"), Part("thinking", " so"), Part("content", "Yes.")
+    assert paint(*parts, colour=True) == f"{DIM}thinking…\nhm so\n…done{PLAIN}\n\nYes.\n"
+    assert paint(*parts) == "thinking…\nhm so\n…done\n\nYes.\n"
+    assert paint(*parts, hide_thinking=True) == "Yes.\n"
+    assert paint(*parts, hide_thinking=True, watched=True) == "thinking… …done\n\nYes.\n"
+    assert paint(parts[0], colour=True) == f"{DIM}thinking…\nhm\n…done{PLAIN}\n"
+
+
+def test_tool_calls_are_lines_of_their_own() -> None:
+    call = ToolCall("weather", {"city": "Zürich", "days": 3})
+    assert describe(call) == 'weather(city="Zürich", days=3)'
+    shown = paint(Part("content", "Let me see"), Part("tool_call", tool_call=call), Part("content", "ok\n"))
+    assert shown == 'Let me see\n→ weather(city="Zürich", days=3)\nok\n'
+
+
+def test_a_reply_remembers_what_came_and_when() -> None:
+    reply = Reply()
+    answer(Echo(Part("thinking", "hm"), Part("content", "Y"), Part("content", "es")), [], {}, reply, lambda part: None)  # type: ignore[arg-type]
+    assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
+    told = statistics(reply, 1.5)
+    assert "load         1.50 s" in told
+    assert "re-used      2 tokens, so 3 were computed" in told
+    assert remark(reply, 100) == ""
+
+
+def test_the_first_ctrl_c_ends_the_answer_between_two_parts_and_the_second_at_once() -> None:
+    parts = [Part("content", str(i)) for i in range(9)]
+    model, reply = Echo(*parts), Reply()
+    answer(model, [], {}, reply, lambda part: part.text == "3" and signal.raise_signal(signal.SIGINT))  # type: ignore
+    assert (reply.text, reply.finish_reason, model.was_reset) == ("0123", "cancelled", False)
+    assert reply.kept
+    model, reply = Echo(*parts), Reply()
+
+    def twice(part: Part) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    answer(model, [], {}, reply, twice)  # type: ignore[arg-type]
+    assert (reply.finish_reason, model.was_reset) == ("cancelled", True)
+
+
+def test_ctrl_c_is_itself_again_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Stop():
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_what_was_cut_before_anything_was_said_is_not_kept() -> None:
+    chat = Conversation(Settings())
+    cancelled = Reply(thinking="hm", finish_reason="cancelled")
+    chat.keep("why?", cancelled)
+    assert chat.messages == []
+    assert "not kept" in remark(cancelled, 10)
+    chat.keep("why?", Reply(text="Beca", finish_reason="cancelled"))
+    assert [message["content"] for message in chat.messages] == ["why?", "Beca"]
+
+
+def test_a_call_of_a_tool_is_answered_that_there_is_none() -> None:
+    chat = Conversation(Settings())
+    chat.keep("why?", Reply(tool_calls=[ToolCall("look", {"at": "sky"}), ToolCall("", error="x")]))
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool"]
+    assert NO_TOOLS in render(chat.asking("so?"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["plain"], Line("plain")),
+        (['"""one line"""'], Line("one line", literal=True)),
+        (['"""', "/two", 'lines"""'], Line("/two\nlines", literal=True)),
+        (['/set system """a', 'b"""'], Line("/set system a\nb")),
+        (['say """ in between'], Line('say """ in between')),
+    ],
+)
+def test_three_quotes_hold_several_lines(lines: list[str], line: Line) -> None:
+    rest = iter(lines[1:])
+    assert gather(lines[0], lambda: next(rest)) == line
+    assert not line.literal or not line.is_command
+
+
+def test_commands_are_recognised_by_name() -> None:
+    assert split_command("/set  think ") == ("/set", "think")
+    assert split_command("/help") == ("/?", "")
+    with pytest.raises(SettingsError, match="Did you mean /bye"):
+        split_command("/by")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"format": "wgemma chat", "version": 2}',
+        b'{"format": "wgemma chat", "version": 1}',
+        b'{"format": "wgemma chat", "version": 1, "messages": [7], "system": null, "settings": {}}',
+        b'{"format": "wgemma chat", "version": 1, "messages": [{"role": "x"}], "system": null, "settings": {}}',
+        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": 5, "settings": {}}',
+        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": null, "settings": {"parameters": {"a": 1}}}',
+        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": "", "settings": {"parameters": {"stop": 1}}}',
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_file_that_is_no_chat_is_refused_and_changes_nothing(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_bytes(content)
+    chat = Conversation(Settings({"seed": 1}), [{"role": "user", "content": "hi"}], "Be brief.")
+    with pytest.raises(Error):
+        chat.load(path)
+    assert (len(chat.messages), chat.system, chat.settings.values) == (1, "Be brief.", {"seed": 1})
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi \ud800"}, {"role": "assistant", "content": "ho"}]
+    chat = Conversation(Settings({"temperature": 0.1, "stop": ["a b"]}, think=True), messages, "Be brief.")
+    chat.save(tmp_path / "chat", "m")
+    chat.save(tmp_path / "chat", "m")
+    other = Conversation(Settings())
+    assert other.load(tmp_path / "chat") == "m"
+    assert (other.messages, other.system, other.settings) == (messages, "Be brief.", chat.settings)
+    with pytest.raises(SessionError, match="no saved chat"):
+        chat.save(tmp_path, "m")

@@ -1,0 +1,74 @@
+"""A device that computes nothing: it counts. For recordings of real shapes, which need no gigabytes to be looked at."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wgemma.gpu.device import AdapterInfo, Limits
+from wgemma.gpu.shaders import declarations, load_shader
+from wgemma.gpu.tape import Command
+
+
+class FakeBuffer:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class FakeKernel:
+    def __init__(self, name: str, bindings: Mapping[str, int]) -> None:
+        self.name = name
+        self.bindings = bindings
+
+
+class FakeProgram:
+    def replay(self) -> None:
+        pass
+
+
+class FakeReading:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    async def bytes(self) -> bytes:
+        return bytes(self.size)
+
+
+class FakeDevice:
+    """Knows the real shaders, so that a binding that is missing shows."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.info = AdapterInfo("fake", "none", "DiscreteGPU", "")
+        self.limits = limits
+        self.features = frozenset[str]()
+        self.allocated = 0
+        self.kernels: dict[Any, FakeKernel] = {}
+
+    def buffer(self, size: int, label: str) -> FakeBuffer:
+        assert size <= self.limits.buffer, label
+        self.allocated += size
+        return FakeBuffer(size)
+
+    def free(self, buffer: FakeBuffer) -> None:
+        self.allocated -= buffer.size
+
+    def write(self, buffer: FakeBuffer, offset: int, data: bytes | memoryview) -> None:
+        assert offset + len(data) <= buffer.size
+
+    def read_later(self, buffer: FakeBuffer, offset: int, size: int) -> FakeReading:
+        return FakeReading(size)
+
+    async def read(self, buffer: FakeBuffer, offset: int = 0, size: int | None = None) -> bytes:
+        return bytes(buffer.size - offset if size is None else size)
+
+    def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> FakeKernel:
+        key = (name, tuple(sorted((constants or {}).items())))
+        if key not in self.kernels:
+            declared = declarations(load_shader(name, constants or {}))
+            assert sum(d.access != "uniform" for d in declared) <= self.limits.storage_buffers, name
+            self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared})
+        return self.kernels[key]
+
+    def program(self, commands: Sequence[Command], label: str) -> FakeProgram:
+        return FakeProgram()
+
+    async def wait(self) -> None:
+        pass

@@ -1,0 +1,218 @@
+"""The device on this machine: bytes go in and come out, tapes replay the same on both paths, nothing is left behind."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from wgemma.errors import OutOfMemory
+from wgemma.gpu.device import DEFAULT_LIMITS, Span
+from wgemma.gpu.native import NativeBuffer, NativeDevice, open_floor_device
+from wgemma.gpu.tape import Tape
+from wgemma.sync import run
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[NativeDevice]:
+    device = open_floor_device()
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def device(opened: NativeDevice) -> Iterator[NativeDevice]:
+    """The device, and the claim that every test gives back what it took."""
+    before = opened.allocated
+    yield opened
+    assert opened.allocated == before
+
+
+def floats(device: NativeDevice, buffer: NativeBuffer) -> tuple[float, ...]:
+    return struct.unpack(f"<{buffer.size // 4}f", run(device.read(buffer)))
+
+
+def filled(device: NativeDevice, *numbers: float) -> NativeBuffer:
+    buffer = device.buffer(4 * len(numbers), "test")
+    device.write(buffer, 0, struct.pack(f"<{len(numbers)}f", *numbers))
+    return buffer
+
+
+# -- buffers
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 127, 4096, (1 << 20) + 1])
+def test_bytes_come_back_as_they_went(device: NativeDevice, size: int) -> None:
+    data = bytes(i * 7 % 251 for i in range(size))
+    buffer = device.buffer(size, "test")
+    device.write(buffer, 0, data)
+    back = run(device.read(buffer))
+    assert back[:size] == data
+    assert len(back) == buffer.size == -(-size // 4) * 4
+    assert not any(back[size:])
+    device.free(buffer)
+
+
+def test_a_new_buffer_is_zero(device: NativeDevice) -> None:
+    buffer = device.buffer(1000, "test")
+    assert not any(run(device.read(buffer)))
+    device.free(buffer)
+
+
+def test_a_part_of_a_buffer_is_written_and_read_alone(device: NativeDevice) -> None:
+    buffer = device.buffer(16, "test")
+    device.write(buffer, 4, memoryview(b"abcdefgh")[2:6])
+    assert run(device.read(buffer)) == bytes(4) + b"cdef" + bytes(8)
+    assert run(device.read(buffer, 4, 4)) == b"cdef"
+    assert run(device.read(buffer, 12)) == bytes(4)
+    device.free(buffer)
+
+
+def test_writes_and_tapes_happen_in_the_order_of_the_calls(device: NativeDevice) -> None:
+    words, seen = device.buffer(8, "words"), device.buffer(8, "seen")
+    tape = Tape(device, "order")
+    tape.copy(words, 0, seen, 0, 4)
+    program = tape.program()
+    device.write(words, 0, b"one.")
+    program.replay()
+    device.write(words, 0, b"two.")
+    assert run(device.read(seen, 0, 4)) == b"one."
+    assert run(device.read(words, 0, 4)) == b"two."
+    device.free(words)
+    device.free(seen)
+
+
+@pytest.mark.parametrize("size", [DEFAULT_LIMITS.buffer + 1, 1 << 33, 1 << 40])
+def test_a_buffer_beyond_the_limits_is_out_of_memory(device: NativeDevice, size: int) -> None:
+    with pytest.raises(OutOfMemory, match="the weights needs "):
+        device.buffer(size, "the weights")
+
+
+def test_allocated_counts_live_bytes(device: NativeDevice) -> None:
+    before = device.allocated
+    buffers = [device.buffer(size, "test") for size in (4, 5, 100)]
+    assert device.allocated - before == 4 + 8 + 100
+    for buffer in buffers:
+        device.free(buffer)
+    assert device.allocated == before
+
+
+# -- kernels
+
+
+def test_a_kernel_is_made_once_for_the_same_constants(device: NativeDevice) -> None:
+    first = device.kernel("norm", {"THREADS": 64, "NORM": True})
+    count = device.pipelines
+    assert device.kernel("norm", {"NORM": True, "THREADS": 64}) is first
+    assert device.pipelines == count
+    assert device.kernel("norm", {"THREADS": 64, "NORM": False}) is not first
+    assert device.pipelines == count + 1
+
+
+def test_a_kernel_knows_its_bindings(device: NativeDevice) -> None:
+    assert device.kernel("activate", {"GEGLU": True}).bindings == {"params": 0, "x": 1, "y": 2}
+    assert device.kernel("activate", {"SIDE": True}).bindings == {"params": 0, "x": 1, "y": 2, "side": 3}
+
+
+def test_the_floor_has_the_default_limits_and_no_features(device: NativeDevice) -> None:
+    assert device.limits == DEFAULT_LIMITS
+    assert device.features == frozenset()
+
+
+def test_a_smaller_limit_holds() -> None:
+    device = NativeDevice(limits=replace(DEFAULT_LIMITS, buffer=1 << 20, binding=1 << 20), features=False)
+    with pytest.raises(OutOfMemory):
+        device.buffer((1 << 20) + 4, "test")
+    device.close()
+
+
+# -- programs
+
+
+def gelu_products(device: NativeDevice) -> tuple[Tape, list[NativeBuffer]]:
+    """y = gelu(x₀) · x₁, twice over with a copy between: dispatch, copy, dispatch."""
+    x, y, copied, z = filled(device, 1, 2, 3, 4), filled(device, 0, 0), filled(device, 0, 0), filled(device, 0)
+    tape = Tape(device, "test")
+    tape.run("activate", [1], {"x": x, "y": y}, (2, 0, 0), {"GEGLU": True})
+    tape.copy(y, 0, copied, 0, 8)
+    tape.run("activate", [1], {"x": copied, "y": z}, (1, 0, 0), {"APART": True})
+    return tape, [x, y, copied, z]
+
+
+def test_raw_replay_equals_replay_by_the_public_methods(device: NativeDevice) -> None:
+    results = []
+    for raw in (True, False):
+        tape, buffers = gelu_products(device)
+        program = tape.program()
+        assert program._raw is not None
+        if not raw:
+            program._raw = None
+        program.replay()
+        results.append([floats(device, buffer) for buffer in buffers])
+        tape.free()
+        for buffer in buffers:
+            device.free(buffer)
+    assert results[0] == results[1]
+    y = results[0][1]
+    assert y == pytest.approx((1.682384, 11.985451), rel=1e-5)
+    assert results[0][3] == pytest.approx((1.6045 * 11.985451,), rel=1e-3)
+
+
+def test_a_program_can_be_replayed_again_on_new_data(device: NativeDevice) -> None:
+    tape, (x, y, *others) = gelu_products(device)
+    program = tape.program()
+    program.replay()
+    first = floats(device, y)
+    device.write(x, 0, struct.pack("<4f", 0, 2, 3, 0))
+    program.replay()
+    assert floats(device, y) == (0, 0) != first
+    tape.free()
+    for buffer in (x, y, *others):
+        device.free(buffer)
+
+
+def test_params_reach_the_kernel_in_order(device: NativeDevice) -> None:
+    x, side, y = filled(device, 100, 100), filled(device, *range(8)), filled(device, 0, 0)
+    tape = Tape(device, "test")
+    tape.run("activate", [1, 2], {"x": x, "side": side, "y": y}, (1, 4, 3), {"SIDE": True})
+    tape.program().replay()
+    assert floats(device, y) == (300, 700)  # side[r · 4 + 3]
+    tape.free()
+    for buffer in (x, side, y):
+        device.free(buffer)
+
+
+def test_a_span_binds_a_part_of_a_buffer(device: NativeDevice) -> None:
+    both = device.buffer(512, "both")
+    device.write(both, 256, struct.pack("<2f", 100, 3))
+    y = filled(device, 0)
+    tape = Tape(device, "test")
+    tape.run("activate", [1], {"x": Span(both, 256, 8), "y": y}, (1, 0, 0), {"GEGLU": True})
+    tape.program().replay()
+    assert floats(device, y) == (300,)
+    tape.free()
+    device.free(both)
+    device.free(y)
+
+
+def test_a_grid_beyond_the_device_s_limit_is_refused(device: NativeDevice) -> None:
+    words = device.buffer(4, "test")
+    tape = Tape(device, "test")
+    with pytest.raises(ValueError, match="clear: the grid"):
+        tape.run("clear", [device.limits.workgroups + 1], {"words": words}, (1,))
+    device.free(words)
+
+
+def test_many_tapes_leave_no_memory_behind(device: NativeDevice) -> None:
+    before, pipelines = device.allocated, 0
+    for turn in range(20):
+        tape, buffers = gelu_products(device)
+        tape.program().replay()
+        tape.free()
+        for buffer in buffers:
+            device.free(buffer)
+        if turn == 0:
+            pipelines = device.pipelines
+    run(device.wait())
+    assert device.allocated == before
+    assert device.pipelines == pipelines

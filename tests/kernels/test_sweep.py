@@ -1,0 +1,135 @@
+"""Every kernel does what its twin says, on three devices; and a kernel that does not is found out."""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from wgemma.gpu import shaders
+from wgemma.gpu.native import NativeDevice, open_floor_device
+from wgemma.model.planes import PLANES
+from wgemma.reference.lab import UNTOUCHED, framed, relative_error
+from wgemma.reference.sweep import cases, sweep
+
+KERNELS = sorted({case.kernel for case in cases()})
+# Drawing a token is not a sum to be near to: these are held to the exact results of reference/sampling.py.
+SAMPLING = {"adjust", "count", "logprobs", "sample"}
+
+DEVICES: dict[str, Callable[[], NativeDevice]] = {
+    "floor": open_floor_device,
+    "everything": NativeDevice,
+    "checked": lambda: NativeDevice(trusted=False),
+}
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
+    """WebGPU's default limits and no features; all the adapter has; and with the run-time checks naga can add."""
+    device = DEVICES[request.param]()
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_computes_what_its_twin_says(device: NativeDevice, kernel: str) -> None:
+    wrong = [verdict for verdict in sweep(device, kernel) if not verdict.ok]
+    assert not wrong
+    assert device.allocated == 0
+
+
+def test_every_kernel_with_an_entry_point_is_swept() -> None:
+    found = {
+        file.name.removesuffix(".wgsl")
+        for file in files("wgemma.kernels").iterdir()
+        if file.name.endswith(".wgsl") and "@compute" in file.read_text("utf-8")
+    }
+    assert found - SAMPLING == set(KERNELS)
+
+
+def test_the_quick_sweep_meets_every_kernel_and_every_weight_type() -> None:
+    quick = [case for case in cases() if case.quick]
+    assert {case.kernel for case in quick} == set(KERNELS)
+    for kernel in ("repack", "embed", "matvec", "tile"):
+        names = " ".join(case.name + " " for case in quick if case.kernel == kernel)
+        assert [kind for kind in PLANES if f"kind={kind} " not in names] == []
+
+
+def test_no_two_cases_share_a_name() -> None:
+    names = [case.name for case in cases()]
+    assert len(names) == len(set(names))
+
+
+# One wrong line per place a kernel can go wrong: (kernel that is swept, file, what it says, what it says instead).
+BROKEN = [
+    ("clear", "clear", "i < params.count", "i <= params.count"),
+    ("repack", "repack", "inner / params.half;", "0u;"),
+    ("repack", "put_half", "bits << ((goal & 1u) * 16u)", "bits"),
+    ("repack", "k_scales", "(low & 15u)", "(low & 7u)"),
+    ("repack", "repack", "5.9604644775390625e-8", "0.0"),
+    ("embed", "block_q6_k", "- 32.0", "- 31.0"),
+    ("embed", "block_q5_0", "fifth(high >> 28u)", "fifth(high >> 24u)"),
+    ("embed", "embed", "row >= params.count", "row > params.count"),
+    ("stream", "stream", "i < 8u", "i < 7u"),
+    ("norm", "residual", "norms[i] * (o_factor * o[at])", "o_factor * o[at]"),
+    ("norm", "reduce", "half > 0u", "half > 1u"),
+    ("matvec", "matvec", "if (n >= params.n) { return; }", "if (n > params.n) { return; }"),
+    ("matvec", "matvec", "input_row = picked[group.y];", ""),
+    ("matvec", "matvec", "first_row = expert * params.n;", ""),
+    ("matvec", "block_q4_k", "-dm.y", "dm.y"),
+    ("matvec", "gelu", "0.044715", "0.0447"),
+    ("tile", "tile", "if (r >= params.rows) { return; }", ""),
+    ("tile", "softcap", "clamp(y / cap", "clamp(y"),
+    ("tile", "softcap", "> 0x7f800000u", "> 0x7fffffffu"),
+    ("activate", "activate", "if (id.x >= params.n) { return; }", ""),
+    ("ple", "ple", "0.70710678", "0.707"),
+    ("kv", "kv", "row.used == 0u || ", ""),
+    ("kv", "kv", "norm[j + HALF]", "norm[j]"),
+    ("attention", "rotary", "far.x * near.x - far.y * near.y", "near.x"),
+    ("attention", "attention", "max(row.position + 1u, params.window)", "max(row.position, params.window)"),
+    ("attention", "attention", "min(row.sees + 1u", "min(row.position + 1u"),
+    ("attention", "attention", "head * params.kv_heads / params.heads", "head % params.kv_heads"),
+    ("attention", "attention", "sum += carry * partial", "sum += partial"),
+    ("attention", "attention", "end = select(end, begin, row.used == 0u);", ""),
+    ("attention", "attention", "low *= shrink;", ""),
+    ("attention_join", "attention_join", "exp(partial[at] - highest) * partial[at + 1u]", "partial[at + 1u]"),
+    ("experts_norm", "experts_norm", "which * params.rows * quads", "which * quads"),
+    ("experts_join", "experts_join", "slot < params.slots", "slot + 1u < params.slots"),
+    ("route", "route", "best_index[other] < best_index[thread]", "best_index[other] > best_index[thread]"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "file", "says", "instead"), BROKEN)
+def test_the_quick_sweep_catches_a_broken_kernel(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, file: str, says: str, instead: str
+) -> None:
+    sound = shaders._source
+
+    def source(name: str) -> tuple[str, ...]:
+        text = "\n".join(sound(name))
+        assert name != file or says in text
+        return tuple((text.replace(says, instead) if name == file else text).splitlines())
+
+    monkeypatch.setattr(shaders, "_source", source)
+    device = NativeDevice(trusted=False)
+    assert any(not verdict.ok for verdict in sweep(device, kernel, quick=True))
+    device.close()
+
+
+def test_every_swept_kernel_was_broken_once() -> None:
+    assert {kernel for kernel, *_ in BROKEN} == set(KERNELS)
+
+
+def test_what_is_missing_and_what_went_astray_is_an_error() -> None:
+    expected = framed(np.array([1.0, UNTOUCHED, 2.0]))
+    assert relative_error(expected.copy(), expected) == 0
+    for place, value in ((0, UNTOUCHED), (1, 0.0), (3, 0.0), (2, np.nan), (2, np.inf)):
+        got = expected.copy()
+        got[place] = value
+        assert not relative_error(got, expected) < 1e30
+
+
+def test_a_nan_is_right_only_where_the_twin_has_one() -> None:
+    expected = np.array([1.0, np.nan, 2.0])
+    assert relative_error(expected.copy(), expected) == 0
+    assert relative_error(np.array([1.0, 5.0, 2.0]), expected) == np.inf
