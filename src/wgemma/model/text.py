@@ -159,6 +159,8 @@ class _Loader:
                 continue
             factors = (await self._vector("rope_freqs.weight")) if layer.rope_factors else None
             count = layer.rotary_pairs
+            if factors and min(factors) <= 0:
+                raise ModelError("rope_freqs.weight holds a factor that is not positive: the file is damaged.")
             if factors:  # a pair with a huge factor stands still
                 count = max((j + 1 for j in range(count) if abs(factors[j]) < 1e20), default=1)
             table = rotary_tables(layer.rope_base, layer.head_dim, count, factors, self.context)
