@@ -1,0 +1,492 @@
+"""`wgemma bench MODEL`: how fast a model runs here, and what share of the memory's speed that is.
+
+A decoded token reads every weight once and all keys and values it may see, so bytes per token × tokens per second is
+held against what this adapter streams when it does nothing else. All figures are medians after one warm-up.
+"""
+
+import argparse
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from time import perf_counter as clock
+from typing import Any
+
+from wgemma import __version__
+from wgemma.api import Model, load, open_device
+from wgemma.cli.output import as_json, human_bytes, progress, table
+from wgemma.engine.backend import GpuBackend
+from wgemma.engine.engine import Engine
+from wgemma.engine.sampling import Recipe, Sampling
+from wgemma.engine.session import Session
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import locate
+from wgemma.gpu.device import Binding, Buffer, Device, Program, Span
+from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.model.cache import Segment
+from wgemma.model.config import Config, LayerConfig, find_tensors
+from wgemma.model.text import TextWeights
+from wgemma.model.weights import Matrix
+from wgemma.sync import run
+
+GREEDY = Sampling(temperature=0, seed=0)
+REPLAYS = 8  # recordings timed for the host's share; a profile's runs are fewer
+STREAM_GROUP = 32 << 10  # bytes one workgroup of kernels/stream.wgsl reads
+STREAM_SECONDS = 0.5
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("bench", help="how fast a model runs here")
+    verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("--prompt", type=_numbers(1), default=[512, 2048], metavar="N,N", help="prompt lengths")
+    verb.add_argument("--depth", type=_numbers(0), default=[0, 4096], metavar="N,N", help="tokens before decoding")
+    verb.add_argument("--tokens", type=_number(1), default=64, metavar="N", help="tokens to decode at each depth")
+    verb.add_argument("--repeat", type=_number(1), default=3, metavar="N", help="measure so often, take the median")
+    verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
+    verb.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where per-layer embeddings lie")
+    verb.add_argument("--context", type=_number(1), metavar="N", help="the most tokens of a sequence")
+    verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(do=bench)
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        return int(text)
+
+    return parse
+
+
+def _numbers(least: int) -> Callable[[str], list[int]]:
+    one = _number(least)
+    return lambda text: [one(part) for part in text.split(",")]
+
+
+# -- what is measured
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The model's way to a device that is open already."""
+
+    seconds: float
+    bytes: int
+    mb_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    tokens: int
+    tokens_per_s: float
+    first_token_s: float  # until the token after the prompt is on the host
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One decoded token's time in a kernel, by what it reads; `gb_per_s` where that is weights or KV."""
+
+    kernel: str
+    what: str
+    count: int
+    microseconds: float
+    share: float
+    gb_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    depth: int
+    tokens: int
+    tokens_per_s: float
+    host_ms: float  # per token, spent recording its commands
+    dispatches: int
+    weight_bytes: int  # read per token
+    kv_bytes: int  # read per token, half-way through the measurement
+    gb_per_s: float
+    share: float  # of the streaming bandwidth
+    profile: list[KernelTime] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    model: str
+    wgemma: str
+    adapter: dict[str, str]
+    context: int
+    kv: str
+    ple: str | None  # where the per-layer table lies: gpu, host, or None for a model without one
+    load: Load
+    stream_gb_per_s: float
+    prefill: list[Prefill]
+    decode: list[Decode]
+    notes: list[str]  # what was left out, and why
+
+
+def bench(options: argparse.Namespace) -> int:
+    with Gguf.open(locate(options.model).model) as gguf:
+        total = sum(tensor.nbytes for tensor in find_tensors(Config.from_gguf(gguf), gguf.tensors).values())
+    device = open_device()
+    try:
+        report = measure(device, options, total)
+    finally:
+        device.close()
+    if options.json:
+        as_json(asdict(report))
+    else:
+        _print(report)
+    return 0
+
+
+def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
+    """All figures; `total` is about how many bytes will be loaded."""
+    _say("measuring the memory's speed")
+    stream = stream_bandwidth(device)
+    model, loading = _load(device, options, total)
+    with model:
+        backend = model.backend
+        assert isinstance(backend, GpuBackend)
+        engine, bencher, notes = backend.engine, Bencher(backend.session, options.repeat), list[str]()
+        prompts = _fitting(options.prompt, engine.context - 2, "a prompt", notes)
+        depths = _fitting(options.depth, engine.context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
+        if options.profile and "timestamp-query" not in device.features:
+            _note(f"{device.info.name} has no timestamp-query: its kernels cannot be timed one by one.", notes)
+        return Report(
+            model=model.name,
+            wgemma=__version__,
+            adapter=asdict(device.info),
+            context=engine.context,
+            kv=engine.options.kv,
+            ple=None if engine.weights.inputs is None else "host" if engine.fetches_rows else "gpu",
+            load=loading,
+            stream_gb_per_s=stream / 1e9,
+            prefill=[bencher.prefill(count) for count in prompts],
+            decode=[bencher.decode(depth, options.tokens, stream, options.profile) for depth in depths],
+            notes=notes,
+        )
+
+
+def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Model, Load]:
+    done = 0
+    with progress("loading", total) as bar:
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            bar(amount)
+
+        settings = {"kv": options.kv, "ple": options.ple, "context": options.context}
+        start = clock()
+        model = load(options.model, device=device, progress=advance, **settings)
+        run(device.wait())
+        seconds = clock() - start
+    return model, Load(seconds, done, done / seconds / 1e6)
+
+
+def _fitting(sizes: Sequence[int], most: int, what: str, notes: list[str]) -> list[int]:
+    for size in sizes:
+        if size > most:
+            _note(f"{what} of {size} tokens was left out: the context has room for {max(most, 0)}.", notes)
+    return [size for size in sizes if size <= most]
+
+
+def _note(sentence: str, notes: list[str]) -> None:
+    notes.append(sentence)
+    _say(sentence)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def stream_bandwidth(device: Device) -> float:
+    """Bytes per second of a kernel that only reads; the best of all tries."""
+    size = (64 if device.info.kind == "CPU" else 512) << 20
+    size = min(size, device.limits.buffer // STREAM_GROUP * STREAM_GROUP)
+    span = min(size, device.limits.binding // STREAM_GROUP * STREAM_GROUP)
+    words, found = device.buffer(size, "stream"), device.buffer(4, "stream result")
+    tape = Tape(device, "stream")
+    for offset in range(0, size, span):
+        part = Span(words, offset, min(span, size - offset))
+        tape.run("stream", [part.size // STREAM_GROUP], {"words": part, "found": found})
+    program = tape.program()
+    best, passes, end = 0.0, 1, clock() + STREAM_SECONDS
+    while clock() < end:
+        seconds = _timed(device, program, passes)
+        best = max(best, passes * size / seconds)
+        if seconds < STREAM_SECONDS / 10:  # so short that starting and waiting weigh in
+            passes *= 2
+    tape.free()
+    device.free(words)
+    device.free(found)
+    return best
+
+
+def _timed(device: Device, program: Program, passes: int) -> float:
+    start = clock()
+    for _ in range(passes):
+        program.replay()
+    run(device.wait())
+    return clock() - start
+
+
+class Bencher:
+    """Measures one session, over and over from its start. Token ids are random, and the same every time."""
+
+    def __init__(self, session: Session, repeat: int) -> None:
+        self.session = session
+        self.device = session.engine.device
+        self.repeat = repeat
+        self.reads = Reads(session)
+
+    def prefill(self, count: int) -> Prefill:
+        _say(f"measuring a prompt of {count} tokens")
+        ids = self._ids(count + 1)  # the last one is the first decoding step's
+        times = [self._prompt(ids) for _ in range(self.repeat + 1)][1:]
+        return Prefill(count, count / median(read for read, _ in times), median(first for _, first in times))
+
+    def _prompt(self, ids: list[int]) -> tuple[float, float]:
+        """Seconds until the prompt is computed, and until the first token is there."""
+        self.session.reset()
+        start = clock()
+        self._compute(ids)
+        read = clock() - start
+        self._generate(ids, 1)
+        return read, clock() - start
+
+    def decode(self, depth: int, tokens: int, stream: float, profile: bool) -> Decode:
+        _say(f"measuring {tokens} tokens at depth {depth}")
+        ids = self._ids(depth + 1)
+        seconds = median([self._decoding(ids, tokens) for _ in range(self.repeat + 1)][1:])
+        tape, program = self._recording(depth + tokens)
+        dispatches = [command for command in tape.commands if isinstance(command, Dispatch)]
+        self._poise(ids)
+        host = median(self._recording_seconds(program) for _ in range(REPLAYS))
+        reads = [self.reads.of(dispatch, depth + tokens // 2) for dispatch in dispatches]
+        weights, kv = sum(read.weights for read in reads), sum(read.kv for read in reads)
+        speed = (weights + kv) * tokens / seconds
+        return Decode(
+            depth=depth,
+            tokens=tokens,
+            tokens_per_s=tokens / seconds,
+            host_ms=1e3 * host,
+            dispatches=len(dispatches),
+            weight_bytes=weights,
+            kv_bytes=kv,
+            gb_per_s=speed / 1e9,
+            share=speed / stream,
+            profile=self._profile(ids, tape) if profile else [],
+        )
+
+    def _decoding(self, ids: list[int], tokens: int) -> float:
+        """Seconds to generate tokens after `ids`: the whole loop, with sampling and reading back."""
+        self._compute(ids)
+        start = clock()
+        self._generate(ids, tokens)
+        return clock() - start
+
+    def _recording_seconds(self, program: Program) -> float:
+        start = clock()
+        program.replay()
+        seconds = clock() - start
+        run(self.device.wait())
+        return seconds
+
+    def _profile(self, ids: list[int], tape: Tape) -> list[KernelTime]:
+        from wgemma.gpu.native import NativeDevice
+
+        if not isinstance(self.device, NativeDevice) or "timestamp-query" not in self.device.features:
+            return []
+        self._poise(ids)
+        times = self.device.profile([tape._placed(command) for command in tape.commands])
+        positions = len(ids) + 1
+        reads = [self.reads.of(command, positions) for command in tape.commands if isinstance(command, Dispatch)]
+        return grouped(times, reads)
+
+    # -- driving the session
+
+    def _ids(self, count: int) -> list[int]:
+        dice, vocab = random.Random(0), self.session.engine.config.vocab_size
+        return [dice.randrange(vocab) for _ in range(count)]
+
+    def _compute(self, ids: list[int]) -> None:
+        """Everything but the last of `ids`."""
+        run(self.session.prefill(ids))
+        run(self.device.wait())
+
+    def _generate(self, ids: list[int], tokens: int) -> None:
+        async def drain() -> None:
+            async with aclosing(self.session.generate(ids, GREEDY, tokens)) as generated:
+                async for _ in generated:
+                    pass
+
+        run(drain())
+
+    def _poise(self, ids: list[int]) -> None:
+        """Brings the GPU to the step after `ids`, from where the recording may be replayed without the session."""
+        self._compute(ids)
+        self._generate(ids, 1)
+
+    def _recording(self, positions: int) -> tuple[Tape, Program]:
+        """The decoding step that the session recorded for so many positions."""
+        made = self.session._programs
+        steps = [key for key in made if key[0] == 1 and isinstance(key[2], Recipe) and key[1] >= positions]
+        return made[min(steps, key=lambda key: key[1])]
+
+
+# -- what a token reads
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one dispatch reads, in bytes and in words for people; activations are not counted."""
+
+    what: str = ""
+    weights: int = 0
+    kv: int = 0
+
+
+class Reads:
+    """Knows weights and caches by the buffers a dispatch binds."""
+
+    def __init__(self, session: Session) -> None:
+        self.engine: Engine = session.engine
+        self.session = session
+        self.matrices = {id(part.buffer): matrix for matrix in _matrices(self.engine.weights) for part in matrix.parts}
+
+    def of(self, dispatch: Dispatch, positions: int) -> Read:
+        """What a decoding step with `positions` tokens before it reads in this dispatch."""
+        bound = dispatch.bindings
+        if "codes" in bound and id(_buffer(bound["codes"])) in self.matrices:
+            return self._weights(dispatch, self.matrices[id(_buffer(bound["codes"]))])
+        if dispatch.kernel.name.startswith("attention") and "keys" in bound:
+            return self._history(_buffer(bound["keys"]), positions)
+        return Read()
+
+    def _weights(self, dispatch: Dispatch, matrix: Matrix) -> Read:
+        bound, config = dispatch.bindings, self.engine.config
+        if dispatch.kernel.name == "embed":  # one row
+            return Read(matrix.kind, matrix.planes.nbytes(1, matrix.columns) // len(matrix.parts))
+        size = sum(plane.size for plane in {bound["codes"], bound.get("scales", bound["codes"])})
+        if "chosen" not in bound:
+            return Read(f"{matrix.kind} {matrix.columns}×{matrix.rows}", size)
+        used, there = config.experts_used, config.expert_count
+        what = f"{matrix.kind} {matrix.columns}×{matrix.rows // there}, {used} of {there}"
+        return Read(what, size * used // there)
+
+    def _history(self, keys: Buffer, positions: int) -> Read:
+        cache = self.session.cache
+        for layer, segment in self._segments():
+            if segment.keys is keys:
+                seen = min(positions, layer.window or 0) if layer.sliding else positions - segment.first
+                kind = "sliding" if layer.sliding else "full"
+                what = f"{cache.kv} {layer.heads}×{layer.head_dim}, {kind}"
+                return Read(what, 0, 2 * max(min(seen, segment.count), 0) * cache.token_bytes(layer))
+        return Read()
+
+    def _segments(self) -> Iterator[tuple[LayerConfig, Segment]]:
+        for layer in self.session.cache.owners:
+            for segment in self.session.cache.segments[layer.index]:
+                yield layer, segment
+
+
+def _buffer(bound: Binding) -> Buffer:
+    return bound.buffer if isinstance(bound, Span) else bound
+
+
+def _matrices(weights: TextWeights) -> Iterator[Matrix]:
+    yield from (weights.embedding, weights.head)
+    for layer in weights.layers:
+        yield from (*layer.attention.qkv, layer.attention.output, *layer.ffn.gate_up, layer.ffn.down)
+        if layer.experts:
+            yield from (layer.experts.router, *layer.experts.gate_up, layer.experts.down)
+        if layer.per_layer:
+            yield from (layer.per_layer.gate, layer.per_layer.projection)
+    if weights.inputs:
+        yield weights.inputs.projection
+        if weights.inputs.table:
+            yield weights.inputs.table
+
+
+def grouped(times: Sequence[tuple[str, float]], reads: Sequence[Read]) -> list[KernelTime]:
+    """The nanoseconds of one token's dispatches, added up by kernel and by what it reads; the longest first."""
+    total = sum(nanoseconds for _, nanoseconds in times) or 1.0
+    counts, spent, sizes = Counter[tuple[str, str]](), defaultdict[Any, float](float), Counter[tuple[str, str]]()
+    for (kernel, nanoseconds), read in zip(times, reads, strict=True):
+        key = kernel, read.what
+        counts[key] += 1
+        spent[key] += nanoseconds
+        sizes[key] += read.weights + read.kv
+    return [
+        KernelTime(
+            *key,
+            count=counts[key],
+            microseconds=spent[key] / 1e3,
+            share=spent[key] / total,
+            gb_per_s=sizes[key] / spent[key] if sizes[key] and spent[key] else None,
+        )
+        for key in sorted(counts, key=lambda key: -spent[key])
+    ]
+
+
+# -- for people
+
+
+def _print(report: Report) -> None:
+    place = {"gpu": ", per-layer table on the GPU", "host": ", per-layer table on the host"}.get(report.ple or "", "")
+    loading = report.load
+    print(f"{report.model} on {report.adapter['name']}, kv {report.kv}, context {report.context}{place}")
+    print(f"loaded {human_bytes(loading.bytes)} in {loading.seconds:.2f} s ({loading.mb_per_s:.0f} MB/s)")
+    print(f"this adapter streams {report.stream_gb_per_s:.1f} GB/s")
+    if report.prefill:
+        print()
+        rows = [[str(p.tokens), _figure(p.tokens_per_s), f"{1e3 * p.first_token_s:.1f} ms"] for p in report.prefill]
+        table(["PROMPT", "TOKENS/S", "FIRST TOKEN"], rows)
+    if report.decode:
+        print()
+        table(
+            ["DEPTH", "TOKENS/S", "READ/TOKEN", "OF WHICH KV", "GB/S", "SHARE", "DISPATCHES", "RECORDING"],
+            [_decode_row(decode) for decode in report.decode],
+        )
+    for decode in report.decode:
+        if decode.profile:
+            _print_profile(decode)
+
+
+def _decode_row(decode: Decode) -> list[str]:
+    return [
+        str(decode.depth),
+        _figure(decode.tokens_per_s),
+        human_bytes(decode.weight_bytes + decode.kv_bytes),
+        human_bytes(decode.kv_bytes),
+        _figure(decode.gb_per_s),
+        f"{100 * decode.share:.1f} %",
+        str(decode.dispatches),
+        f"{decode.host_ms:.2f} ms",
+    ]
+
+
+def _print_profile(decode: Decode) -> None:
+    total = sum(kernel.microseconds for kernel in decode.profile)
+    print(f"\none token at depth {decode.depth}, every dispatch in a pass of its own: {total:.0f} µs")
+    rows = [
+        [
+            kernel.kernel,
+            kernel.what,
+            str(kernel.count),
+            f"{kernel.microseconds:.1f}",
+            f"{100 * kernel.share:.1f} %",
+            _figure(kernel.gb_per_s) if kernel.gb_per_s else "",
+        ]
+        for kernel in decode.profile
+    ]
+    table(["KERNEL", "READS", "COUNT", "µS", "SHARE", "GB/S"], rows)
+
+
+def _figure(number: float) -> str:
+    """Three digits that matter."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"

@@ -1,0 +1,248 @@
+"""`wgemma doctor`: which adapter wgemma uses and why, what it can do, and whether every kernel computes right on it."""
+
+import argparse
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from wgemma import __version__
+from wgemma.cli.output import as_json, clean, table
+from wgemma.errors import DeviceError
+from wgemma.files.ollama import Store
+from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Device, Limits
+
+if TYPE_CHECKING:
+    from wgemma.reference.sweep import Verdict
+
+FEATURES = ("shader-f16", "subgroups", "timestamp-query")
+LIMITS = {
+    "binding": "one binding",
+    "buffer": "one buffer",
+    "storage_buffers": "storage buffers of a kernel",
+    "workgroup_memory": "memory of a workgroup",
+    "invocations": "threads of a workgroup",
+    "workgroups": "workgroups per dimension",
+    "offset_alignment": "alignment of a binding",
+}
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("doctor", help="which GPU is used, and whether it computes right")
+    verb.add_argument("--sweep", action="store_true", help="test every kernel in all its shapes, not just a choice")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(do=doctor)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How one kernel did: its worst case, by error against what is allowed; `trouble` when it could not be run."""
+
+    kernel: str
+    cases: int
+    failed: list[str]
+    error: float
+    tolerance: float
+    trouble: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    versions: dict[str, str]
+    adapters: list[AdapterInfo]
+    used: str
+    why: str
+    features: dict[str, bool]
+    limits: Limits
+    floor: Limits
+    checks: list[Check]
+    store: str
+    models: int
+    hints: list[str]
+
+
+def doctor(options: argparse.Namespace) -> int:
+    diagnosis = diagnose(quick=not options.sweep)
+    if options.json:
+        as_json(asdict(diagnosis))
+    else:
+        _print(diagnosis)
+    wrong = [check.kernel for check in diagnosis.checks if not check.ok]
+    if wrong:
+        raise DeviceError(f"{diagnosis.used} computes wrong numbers in: {', '.join(wrong)}. Try a newer driver.")
+    return 0
+
+
+def diagnose(*, quick: bool) -> Diagnosis:
+    """Opens the adapter wgemma would use and looks at it from all sides."""
+    device, listed = _open()
+    try:
+        checks = list(_checks(device, quick))
+    finally:
+        device.close()
+    store = Store.find()
+    return Diagnosis(
+        versions=_versions(),
+        adapters=listed,
+        used=device.info.name,
+        why=_why(listed),
+        features={name: name in device.features for name in FEATURES},
+        limits=device.limits,
+        floor=DEFAULT_LIMITS,
+        checks=checks,
+        store=str(store.root),
+        models=len(store.models()),
+        hints=hints(device),
+    )
+
+
+def _open() -> tuple[Device, list[AdapterInfo]]:
+    """The device, and every adapter there is, the one in use first."""
+    try:
+        from wgemma.gpu.native import NativeDevice, adapters
+    except (ImportError, OSError, RuntimeError) as trouble:
+        raise DeviceError(
+            f"wgpu cannot be loaded: {trouble}. Install it again: `pip install --force-reinstall wgpu`."
+        ) from None
+    found = adapters()
+    if not found:
+        raise DeviceError(
+            "no WebGPU adapter was found. Install your GPU's Vulkan driver, or mesa-vulkan-drivers for a software one."
+        )
+    infos = [adapter.info for adapter in found]
+    listed = [AdapterInfo(i["device"], i["backend_type"], i["adapter_type"], i["description"]) for i in infos]
+    return NativeDevice(found[0]), listed
+
+
+def _why(listed: list[AdapterInfo]) -> str:
+    """Adapters come with the fastest kind first, and in the system's order within a kind."""
+    used, others = listed[0], listed[1:]
+    if not others:
+        return "it is the only one"
+    if used.kind == others[0].kind:
+        return f"of the kind {used.kind} it is the first that the system names"
+    return f"the kind {used.kind} comes before {others[0].kind}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"wgemma": __version__, "Python": platform.python_version()}
+    for package in ("wgpu", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+# -- the self-test
+
+
+def _checks(device: Device, quick: bool) -> Iterator[Check]:
+    from wgemma.reference.sweep import cases
+
+    kernels = list(dict.fromkeys(case.kernel for case in cases() if case.quick or not quick))
+    for number, kernel in enumerate(kernels, 1):
+        _tell(f"testing {number} of {len(kernels)}: {kernel}", aloud=not quick)
+        yield _check(device, kernel, quick)
+    _tell("")
+
+
+def _check(device: Device, kernel: str, quick: bool) -> Check:
+    """A kernel that a driver cannot even compile is a finding, not an accident."""
+    from wgemma.reference.sweep import sweep
+
+    verdicts: list[Verdict] = []
+    trouble = ""
+    try:
+        verdicts.extend(sweep(device, only=kernel, quick=quick))
+    except Exception as stopped:
+        trouble = f"{type(stopped).__name__}: {stopped}"
+    worst = max(verdicts, key=_badness, default=None)
+    failed = [verdict.name for verdict in verdicts if not verdict.ok]
+    error, tolerance = (worst.error, worst.tolerance) if worst else (0.0, 0.0)
+    return Check(kernel, len(verdicts), failed, error, tolerance, trouble)
+
+
+def _badness(verdict: "Verdict") -> tuple[bool, float]:
+    return not verdict.ok, verdict.error / verdict.tolerance if verdict.tolerance else verdict.error
+
+
+def _tell(line: str, *, aloud: bool = False) -> None:
+    """One line on standard error that is written over where someone watches; elsewhere a line each, if `aloud`."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    elif aloud:
+        print(line, file=sys.stderr)
+
+
+# -- advice
+
+
+def hints(device: Device) -> list[str]:
+    """What would make wgemma faster here."""
+    found = []
+    if device.info.kind == "CPU":
+        found.append(
+            "This adapter computes on the CPU. If the machine has a GPU, install its Vulkan driver: that is tens to "
+            "hundreds of times faster."
+        )
+    lacking = [name for name in ("shader-f16", "subgroups") if name not in device.features]
+    if lacking:
+        found.append(
+            f"The adapter lacks {' and '.join(lacking)}: wgemma runs its plain kernels. A newer driver may bring more."
+        )
+    if device.limits.binding <= DEFAULT_LIMITS.binding:
+        found.append(
+            f"A binding spans {_mebibytes(device.limits.binding)} at most, WebGPU's floor: larger matrices are cut "
+            "into parts, at a dispatch each."
+        )
+    if "timestamp-query" not in device.features:
+        found.append("There is no timestamp-query: `wgemma bench --profile` cannot time kernels here.")
+    return found
+
+
+# -- for people
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()) + "\n")
+    rows = [[a.name, a.backend, a.kind, a.driver] for a in diagnosis.adapters]
+    table(["ADAPTER", "BACKEND", "KIND", "DRIVER"], rows)
+    print(f"wgemma uses {clean(diagnosis.used)}: {diagnosis.why}.\n")
+    table(["FEATURE", "HERE"], [[name, "yes" if there else "no"] for name, there in diagnosis.features.items()])
+    print()
+    table(["LIMIT", "HERE", "WEBGPU'S FLOOR"], _limit_rows(diagnosis))
+    print()
+    table(["KERNEL", "CASES", "WORST ERROR", "ALLOWED", "VERDICT"], [_check_row(check) for check in diagnosis.checks])
+    print(f"\nOllama store {clean(diagnosis.store)}: {_counted(diagnosis.models)}")
+    if diagnosis.hints:
+        print("\nWhat would be faster, or more:")
+        for hint in diagnosis.hints:
+            print(f"- {hint}")
+
+
+def _counted(models: int) -> str:
+    return "no models" if not models else "1 model" if models == 1 else f"{models} models"
+
+
+def _limit_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    rows = []
+    for name, title in LIMITS.items():
+        show = _mebibytes if name in ("binding", "buffer", "workgroup_memory") else str
+        rows.append([title, show(getattr(diagnosis.limits, name)), show(getattr(diagnosis.floor, name))])
+    return rows
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.0f} KiB"
+
+
+def _check_row(check: Check) -> list[str]:
+    verdict = "passes" if check.ok else check.trouble or f"FAILS in {len(check.failed)}: {check.failed[0]}"
+    return [check.kernel, str(check.cases), f"{check.error:.1e}", f"{check.tolerance:.0e}", verdict]

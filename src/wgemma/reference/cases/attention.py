@@ -1,0 +1,193 @@
+"""Cases of the kernels around the cache: kv, attention, attention_join."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from wgemma.gpu.device import Binding, Buffer
+from wgemma.model.rotary import rotary_tables
+from wgemma.reference import twins
+from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.twins import Array, Row
+
+# The twin does not round to f16: WGSL lets a device round either way, and both are this near. All else about the kernel
+# is held to F32 by the cases with an f32 cache.
+F16 = 2.0**-10
+EMPTY = -3.0e38  # the maximum of a split without keys
+
+
+def cases() -> Iterator[Case]:
+    yield from _kv_cases()
+    yield from _attention_cases()
+    yield from _attention_join_cases()
+
+
+def _turns(lab: Lab, rows: Sequence[Row], head: int, pairs: int) -> tuple[Buffer, Array]:
+    """The rotary table on the device, and the angles it stands for."""
+    base, deepest = 10_000.0, max(row.position for row in rows)
+    table = np.frombuffer(rotary_tables(base, head, pairs, None, deepest + 1), dtype="<f4")
+    return lab.put(table), twins.angles([row.position for row in rows], base, head, pairs)
+
+
+def _rows(positions: Sequence[int], unused: Sequence[int] = (), image: tuple[int, int] = (0, 0)) -> list[Row]:
+    """Rows at these positions; those of the image [start, end) see all of it."""
+    sees = [image[1] - 1 if image[0] <= t < image[1] else t for t in positions]
+    return [Row(int(r not in unused), t, 0, last) for r, (t, last) in enumerate(zip(positions, sees, strict=True))]
+
+
+def _kv_cases() -> Iterator[Case]:
+    ring: dict[str, Any] = {"ring": 64, "segments": (64,)}
+    pages: dict[str, Any] = {"ring": 1 << 31, "segments": (16, 48, 16)}
+    table: list[tuple[bool, int, int, tuple[int, ...], dict[str, Any]]] = [
+        (True, 32, 1, (0,), ring),
+        (True, 64, 2, (62, 63, 64, 65, 0, 1), {**ring, "unused": (4,)}),
+        (True, 256, 2, (15, 16, 63, 64, 79, 80), pages),
+        (False, 128, 4, tuple(range(40, 73)), {**pages, "own_v": False}),
+        (False, 512, 1, (63, 64), {**pages, "pairs": 64}),
+        (False, 256, 1, (131_071, 100_000, 77_777), {**ring, "pairs": 32}),
+        (False, 64, 1, tuple(range(70, 134)), {**ring, "own_v": False}),
+    ]
+    for quick, head, heads, positions, options in table:
+        for f16 in (True, False):
+            yield case(_kv, quick, head=head, kv_heads=heads, f16=f16, positions=positions, **options)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_kv, False, head=64, kv_heads=2, f16=False, positions=(5, 6, 7), extreme=extreme, **ring)
+
+
+def _kv(
+    lab: Lab,
+    head: int,
+    kv_heads: int,
+    f16: bool,
+    positions: Sequence[int],
+    ring: int,
+    segments: Sequence[int],
+    unused: Sequence[int] = (),
+    pairs: int = 0,
+    own_v: bool = True,
+    extreme: str = "",
+) -> Outcome:
+    """Keys and values behind the queries of each row; the places no row goes to stay as they are."""
+    rows, pairs = _rows(positions, unused), pairs or head // 2
+    width, places = kv_heads * head, sum(segments)
+    stride, offset = 3 + 2 * width, 3
+    raw = lab.activations(len(rows), stride, extreme=extreme)
+    k_raw, v_raw = (raw[:, at : at + width].reshape(-1, kv_heads, head) for at in (offset, offset + width))
+    norm, (turns, angles) = lab.norms(head), _turns(lab, rows, head, pairs)
+    constants = {"HEAD": head, "PAIRS": pairs, "PAIR": "u32" if f16 else "vec2<f32>", "F16_CACHE": f16}
+    constants |= {"OWN_V": own_v, "THREADS": 64}
+    given = lab.put(raw)
+    bindings = {"rows": lab.put_rows(rows), "k_raw": given, "v_raw": given, "norm": lab.put(norm), "turns": turns}
+    expected = untouched(2, places, kv_heads, head)
+    made = twins.kv(k_raw, v_raw if own_v else k_raw, norm, angles, EPS)
+    for r, row in enumerate(rows):
+        if row.used and row.position % ring < places:
+            expected[:, row.position % ring] = made[0][r], made[1][r]
+    got, wanted, first = [], [], 0
+    for count in segments:
+        caches = [lab.out(count * width // (2 if f16 else 1)) for _ in range(2)]
+        params = (kv_heads, stride, offset, offset + (width if own_v else 0), ring, first, count, EPS)
+        lab.run("kv", [kv_heads, len(rows)], {**bindings, "keys": caches[0], "values": caches[1]}, params, constants)
+        got += [lab.read(cache, "<f2" if f16 else "<f4") for cache in caches]
+        wanted += [framed(half[first : first + count]) for half in expected]
+        first += count
+    return Outcome(tuple(got), tuple(wanted), F16 if f16 else F32)
+
+
+def _attention_cases() -> Iterator[Case]:
+    edges = (0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 127, 128, 500)
+    sliding: dict[str, Any] = {"window": 16, "ring": 64, "segments": (64,)}
+    far: dict[str, Any] = {"window": 200, "ring": 512, "segments": (512,)}
+    full: dict[str, Any] = {"segments": (512,)}
+    pages: dict[str, Any] = {"segments": (256, 128, 256)}
+    table: list[tuple[bool, int, int, int, tuple[int, ...], dict[str, Any]]] = [
+        (True, 32, 4, 2, edges, sliding),
+        (True, 64, 4, 4, (40, 41, 42, 43, 44, 45), {**sliding, "image": (41, 45), "unused": (5,)}),
+        (True, 256, 8, 1, (0, 127, 128, 300, 511), full),
+        (True, 64, 6, 3, (0, 255, 256, 383, 384, 500, 639), {**pages, "splits": 4, "unused": (2,)}),
+        (False, 128, 8, 2, (199, 200, 201, 511, 512, 700, 1300), far),
+        (False, 128, 4, 1, (600, 601, 650, 699), {**far, "image": (601, 700)}),
+        (False, 512, 8, 1, (639,), {**pages, "splits": 5, "pairs": 64}),
+        (False, 512, 2, 2, (100, 383), {**pages, "pairs": 64}),
+        (False, 256, 4, 2, (5, 300, 511), {**full, "splits": 32}),
+        (False, 128, 2, 1, tuple(range(230, 300)), {**pages, "unused": (3, 69)}),
+        (False, 64, 2, 1, tuple(range(33)), {**sliding, "unused": (32,)}),
+        (False, 32, 4, 4, (3, 600), {**pages, "splits": 3}),
+    ]
+    for quick, head, heads, kv_heads, positions, options in table:
+        for f16 in (True, False):
+            shape: dict[str, Any] = {"head": head, "heads": heads, "kv_heads": kv_heads, "f16": f16}
+            yield case(_attention, quick and (f16 or head == 64), **shape, positions=positions, **options)
+    for extreme in ("zeros", "huge", "nan"):
+        shape = {"head": 64, "heads": 4, "kv_heads": 2, "f16": True, "positions": (7, 200, 300)}
+        yield case(_attention, False, **shape, **full, extreme=extreme)
+        yield case(_attention, extreme == "nan", **shape, **pages, splits=2, extreme=extreme)
+
+
+def _attention(
+    lab: Lab,
+    head: int,
+    heads: int,
+    kv_heads: int,
+    f16: bool,
+    positions: Sequence[int],
+    segments: Sequence[int],
+    window: int = 0,
+    ring: int = 1 << 31,
+    image: tuple[int, int] = (0, 0),
+    unused: Sequence[int] = (),
+    splits: int = 1,
+    pairs: int = 0,
+    extreme: str = "",
+) -> Outcome:
+    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    rows, pairs = _rows(positions, unused, image), pairs or head // 2
+    cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
+    stride = heads * head + 7
+    raw = lab.activations(len(rows), stride, extreme=extreme)
+    norm, (turns, angles) = 0.2 * lab.norms(head), _turns(lab, rows, head, pairs)
+    states, out = lab.out(len(rows) * heads * splits * (head + 2)), lab.out(len(rows) * heads * head)
+    bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
+    bindings |= {"turns": turns, "partial": states, "out": out}
+    constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>" if f16 else "vec4<f32>", "F16_CACHE": f16}
+    constants |= {"PER_WORD": 8 if f16 else 4, "THREADS": 128}
+    first, depth = 0, max(positions) + 1
+    for i, count in enumerate(segments):
+        part = cache[:, first : first + count]
+        keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
+        reach = ring if window else max(-(-min(count, depth - first) // splits), 1)
+        place = (window, ring, first, count)
+        params = (heads, kv_heads, stride, *place, splits, reach, int(i > 0), int(i == len(segments) - 1), EPS)
+        bound = {**bindings, "keys": keys, "values": values}
+        lab.run("attention", [heads, len(rows), splits], bound, params, constants)
+        first += count
+    if splits > 1:
+        lab.run("attention_join", [heads, len(rows)], bindings, (splits,), {"HEAD": head})
+    q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
+    expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
+    carried = lab.read(states)
+    alone = splits == 1 and len(segments) == 1
+    margin = untouched(carried.size if alone else GUARD)
+    return Outcome((lab.read(out), carried[carried.size - margin.size :]), (framed(expected), margin), F32)
+
+
+def _attention_join_cases() -> Iterator[Case]:
+    for rows, heads, head, splits in ((1, 8, 512, 32), (3, 4, 64, 2), (9, 1, 32, 1), (8, 2, 256, 7)):
+        yield case(_attention_join, rows == 3, rows=rows, heads=heads, head=head, splits=splits)
+    yield case(_attention_join, False, rows=3, heads=2, head=64, splits=4, extreme="nan")
+
+
+def _attention_join(lab: Lab, rows: int, heads: int, head: int, splits: int, extreme: str = "") -> Outcome:
+    """Some splits are empty, and in the last row all of them."""
+    states = lab.activations(rows, heads, splits, head + 2, extreme=extreme)
+    states[..., 0] *= 5
+    states[..., 1] = 1 + np.abs(states[..., 1])
+    empty = lab.rng.random((rows, heads, splits)) < 0.3
+    empty[:, :, 0] = False
+    empty[-1] = rows > 1
+    states[empty] = np.eye(1, head + 2, dtype=np.float32)[0] * np.float32(EMPTY)
+    out = lab.out(rows * heads * head)
+    bindings = {"partial": lab.put(states), "out": out}
+    lab.run("attention_join", [heads, rows], bindings, (splits,), {"HEAD": head})
+    return Outcome((lab.read(out),), (framed(twins.attention_join(states)),), F32)

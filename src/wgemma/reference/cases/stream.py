@@ -1,0 +1,131 @@
+"""Cases of the kernels between the matmuls: norm, activate, ple, experts_norm, experts_join, route."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wgemma.reference import twins
+from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched
+
+
+def cases() -> Iterator[Case]:
+    yield from _norm_cases()
+    yield from _activate_cases()
+    yield from _ple_cases()
+    yield from _mixture_cases()
+    yield from _route_cases()
+
+
+def _norm_cases() -> Iterator[Case]:
+    for rows, columns, norm in ((1, 32, True), (9, 96, False), (33, 288, True), (70, 2112, True), (2, 2112, False)):
+        yield case(_norm, rows == 9, rows=rows, columns=columns, norm=norm)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_norm, extreme == "nan", rows=3, columns=96, norm=True, extreme=extreme)
+
+
+def _norm(lab: Lab, rows: int, columns: int, norm: bool, extreme: str = "") -> Outcome:
+    scale = 0.7
+    h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
+    norms = lab.norms(2, columns)
+    h_out, x = lab.out(rows * columns), lab.out(rows * columns)
+    bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
+    lab.run("norm", [rows], bindings, (columns // 32, scale, EPS), {"THREADS": THREADS, "NORM": norm})
+    v, expected = twins.residual(h, o, norms, scale, EPS, norm=norm)
+    return Outcome((lab.read(h_out), lab.read(x)), (framed(v), framed(expected)), F32)
+
+
+def _ple_cases() -> Iterator[Case]:
+    for rows, layers, p in ((1, 1, 32), (3, 5, 256), (33, 2, 96), (70, 3, 7)):
+        yield case(_ple, rows == 3, rows=rows, layers=layers, p=p)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_ple, extreme == "nan", rows=3, layers=2, p=64, extreme=extreme)
+
+
+def _ple(lab: Lab, rows: int, layers: int, p: int, extreme: str = "") -> Outcome:
+    scale = 1536**-0.5
+    c = lab.activations(rows, layers, p, extreme=extreme)
+    table, norm = lab.normal(rows, layers, p), lab.norms(p)
+    y = lab.out(c.size)
+    bindings = {"c": lab.put(c), "table": lab.put(table), "norm": lab.put(norm), "ple": y}
+    lab.run("ple", [layers, rows], bindings, (p, EPS, scale), {"THREADS": 64})
+    return Outcome((lab.read(y),), (framed(twins.ple(c, table, norm, scale, EPS)),), F32)
+
+
+def _mixture_cases() -> Iterator[Case]:
+    """The norms around the experts."""
+    for rows, columns in ((1, 32), (7, 96), (8, 288), (33, 2112)):
+        yield case(_experts_norm, rows == 7, rows=rows, columns=columns)
+        yield case(_experts_join, rows == 7, rows=rows, columns=columns, slots=1 + rows % 8)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_experts_norm, extreme == "nan", rows=3, columns=96, extreme=extreme)
+        yield case(_experts_join, extreme == "nan", rows=3, columns=96, slots=2, extreme=extreme)
+
+
+def _experts_norm(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
+    """The three inputs lie an even number of rows apart."""
+    padded = rows + rows % 2
+    h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
+    norms = lab.norms(4, columns)
+    h_out, x = lab.out(rows * columns), lab.out(3 * padded * columns)
+    bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
+    lab.run("experts_norm", [rows], bindings, (columns // 32, padded, EPS), {"THREADS": THREADS})
+    v, inputs = twins.experts_norm(h, o, norms, EPS)
+    expected = untouched(3, padded, columns)
+    expected[:, :rows] = inputs
+    return Outcome((lab.read(h_out), lab.read(x)), (framed(v), framed(expected)), F32)
+
+
+def _experts_join(lab: Lab, rows: int, columns: int, slots: int, extreme: str = "") -> Outcome:
+    dense = lab.activations(rows, columns, extreme=extreme)
+    routed = lab.activations(rows, slots, columns, extreme=extreme)
+    norms, y = lab.norms(2, columns), lab.out(rows * columns)
+    bindings = {"dense": lab.put(dense), "routed": lab.put(routed), "norms": lab.put(norms), "y": y}
+    lab.run("experts_join", [rows], bindings, (columns // 32, slots, EPS), {"THREADS": THREADS})
+    return Outcome((lab.read(y),), (framed(twins.experts_join(dense, routed, norms, EPS)),), F32)
+
+
+def _activate_cases() -> Iterator[Case]:
+    shapes = [(1, 1), (2, 7), (9, 255), (33, 256), (70, 300)]
+    for mode in ("GEGLU", "APART", "SIDE"):
+        for rows, n in shapes:
+            yield case(_activate, rows == 9, rows=rows, n=n, mode=mode)
+        for extreme in ("zeros", "huge", "nan"):
+            yield case(_activate, extreme == "nan", rows=3, n=33, mode=mode, extreme=extreme)
+
+
+def _activate(lab: Lab, rows: int, n: int, mode: str, extreme: str = "") -> Outcome:
+    x = lab.activations(rows, n if mode == "SIDE" else 2 * n, extreme=extreme)
+    side, y = lab.normal(rows, n + 9), lab.out(rows * n)
+    bindings = {"x": lab.put(x), "side": lab.put(side), "y": y}
+    lab.run("activate", [-(-n // 256), rows], bindings, (n, n + 9, 4), {mode: True})
+    if mode == "SIDE":
+        expected = twins.gated(x, side[:, 4 : 4 + n])
+    else:
+        expected = twins.geglu(x) if mode == "GEGLU" else twins.apart(x)
+    return Outcome((lab.read(y),), (framed(expected),), F32)
+
+
+def _route_cases() -> Iterator[Case]:
+    for rows, experts, used in ((1, 1, 1), (2, 8, 2), (9, 64, 8), (33, 128, 8), (3, 130, 4), (70, 1024, 8)):
+        yield case(_route, rows == 33, rows=rows, experts=experts, used=used)
+    for extreme in ("zeros", "huge", "nan", "ties"):
+        yield case(_route, extreme == "ties", rows=3, experts=128, used=8, extreme=extreme)
+
+
+def _route(lab: Lab, rows: int, experts: int, used: int, extreme: str = "") -> Outcome:
+    """Where a score is NaN any expert will do, so long as there is such an expert."""
+    scores = lab.activations(rows, experts, extreme=extreme)
+    if extreme == "ties":
+        scores = np.round(scores)
+    scale = lab.norms(experts)
+    chosen, weights = lab.out(rows * used), lab.out(rows * used)
+    bindings = {"scores": lab.put(scores), "expert_scale": lab.put(scale), "chosen": chosen, "weights": weights}
+    lab.run("route", [rows], bindings, (experts, used))
+    got, shares = lab.read(chosen, "<u4"), lab.read(weights)
+    right, right_shares = twins.route(scores, scale, used)
+    expected, expected_shares = framed(right), framed(right_shares)
+    for row in np.flatnonzero(np.isnan(scores).any(axis=1)):
+        here = slice(row * used, (row + 1) * used)
+        expected[here] = np.clip(got[here], 0, experts - 1)
+        expected_shares[here] = shares[here]
+    return Outcome((got, shares), (expected, expected_shares), F32)

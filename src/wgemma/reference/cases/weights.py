@@ -1,0 +1,100 @@
+"""Cases of the kernels that bring weights to the GPU and read them there: clear, repack, embed, stream."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wgemma.model.planes import PLANES
+from wgemma.model.weights import RowOrder
+from wgemma.reference import twins
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.lab import EXACT, F32, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.twins import Row
+
+
+def cases() -> Iterator[Case]:
+    yield from _clear_cases()
+    yield from _repack_cases()
+    yield from _embed_cases()
+    for found in (False, True):
+        yield case(_stream, found, groups=3, found=found)
+
+
+def _clear_cases() -> Iterator[Case]:
+    for count in (1, 255, 256, 1000):
+        yield case(_clear, count == 1000, count=count)
+
+
+def _clear(lab: Lab, count: int) -> Outcome:
+    words = lab.out(count + 3)
+    lab.run("clear", [1], {"words": words}, (count,))
+    return Outcome((lab.read(words),), (framed(np.append(np.zeros(count), untouched(3))),), EXACT)
+
+
+def _repack_cases() -> Iterator[Case]:
+    for kind in PLANES:
+        narrow, middling, _ = widths(kind)
+        yield case(_repack, True, kind=kind, rows=7, columns=middling, most=3, piece=2)
+        yield case(_repack, False, kind=kind, rows=1, columns=narrow)
+        for order in ("alternate", "split experts", "fused experts"):
+            quick = kind in ("Q8_0", "Q6_K")
+            yield case(_repack, quick, kind=kind, rows=20, columns=middling, order=order, most=10, piece=3)
+
+
+def _repack(lab: Lab, kind: str, rows: int, columns: int, order: str = "", most: int = 0, piece: int = 0) -> Outcome:
+    """Planes say what the file's blocks say; read back by embed."""
+    tensors = [(lab.raw(kind, count, columns), how) for count, how in _orders(order, rows)]
+    matrix = lab.matrix(kind, columns, tensors, most, piece)
+    expected = np.empty((rows, columns))
+    for raw, how in tensors:
+        expected[twins.placed(len(raw), how)] = dequantize(raw, kind, (len(raw), columns))
+    margins = [lab.margins(part) for part in matrix.parts]
+    got = (lab.values(matrix), *margins)
+    return Outcome(got, (framed(expected), *(untouched(margin.size) for margin in margins)), EXACT)
+
+
+def _orders(order: str, rows: int) -> list[tuple[int, RowOrder]]:
+    """(rows, order) of the tensors that make up a matrix; experts have ten rows, five of gate and five of up."""
+    if order == "alternate":
+        half = rows // 2
+        return [(half, RowOrder(i, group=half, half=half, group_stride=rows, step=2)) for i in (0, 1)]
+    if order == "split experts":
+        return [(rows // 2, RowOrder(i, group=5, half=5, group_stride=10, step=2)) for i in (0, 1)]
+    if order == "fused experts":
+        return [(rows, RowOrder(group=10, half=5, group_stride=10, step=2))]
+    return [(rows, RowOrder())]
+
+
+def _embed_cases() -> Iterator[Case]:
+    for kind in PLANES:
+        narrow, middling, wide = widths(kind)
+        yield case(_embed, True, kind=kind, rows=9, columns=middling, most=4)
+        yield case(_embed, False, kind=kind, rows=2, columns=wide, most=0)
+        yield case(_embed, False, kind=kind, rows=7, columns=narrow, most=0, by_index=True)
+
+
+def _embed(lab: Lab, kind: str, rows: int, columns: int, most: int, by_index: bool = False) -> Outcome:
+    """The last row's token is in no part: its y stays as it is."""
+    scale, vocabulary = 1.7, 11
+    matrix, w = lab.weights(kind, vocabulary, columns, most)
+    tokens = [*lab.rng.integers(0, vocabulary, rows - 1).tolist(), vocabulary]
+    picked = list(range(rows)) if by_index else tokens
+    row_buffer, y = lab.put_rows([Row(1, 0, token) for token in tokens]), lab.out(rows * columns)
+    for part in matrix.parts:
+        bindings = {**part.bindings(), "rows": row_buffer, "y": y}
+        params = (matrix.blocks, part.first, part.rows, int(by_index), scale)
+        lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
+    expected = untouched(rows, columns)
+    known = rows if by_index else rows - 1
+    expected[:known] = twins.embed(w, picked[:known], scale)
+    return Outcome((lab.read(y),), (framed(expected),), F32)
+
+
+def _stream(lab: Lab, groups: int, found: bool) -> Outcome:
+    """All ones may be the sum of the very last thread."""
+    words = np.zeros((groups, 8, 256, 4), dtype=np.uint32)
+    words[-1, -1, -1, -1] = 0xFFFFFFFF if found else 0xFFFFFFFE
+    mark = lab.out(1)
+    lab.run("stream", [groups], {"words": lab.put(words, "<u4"), "found": mark})
+    expected = np.ones(1) if twins.stream(words) else untouched(1)
+    return Outcome((lab.read(mark, "<u4"),), (framed(expected),), EXACT)

@@ -1,0 +1,259 @@
+"""A bench for one kernel: inputs with NaN behind them, outputs that tell afterwards what was written, random weights.
+
+Every output begins as poison, with more poison behind it. Read back, a place that still holds it is `UNTOUCHED`; an
+expected array says `UNTOUCHED` where nothing may be written, so one comparison checks the values, that nothing is
+missing, and that nothing went astray.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wgemma.files.gguf import Tensor
+from wgemma.files.quants import BY_NAME
+from wgemma.gpu.device import Binding, Buffer, Device, Span
+from wgemma.gpu.tape import Number, Tape
+from wgemma.model.planes import PLANES
+from wgemma.model.weights import Matrix, Part, RowOrder, repack
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.quantize import quantize
+from wgemma.reference.twins import Array, Row
+from wgemma.sync import run
+
+POISON = b"\x7a"
+UNTOUCHED = float(np.frombuffer(4 * POISON, dtype="<f4")[0])  # about 3e35: no kernel computes that
+GUARD = 64  # words behind every buffer
+
+EPS = 1e-6
+F32 = 1e-5  # what sums of f32 in any order may differ by
+EXACT = 0.0  # dequantising rounds once at most, as the twin does
+THREADS = 256  # of a workgroup, where a kernel leaves it to the decoder
+
+# Where a block has its f16 scales, and about how large they are, so that weights are well below one.
+_SCALES: dict[str, tuple[tuple[int, ...], float]] = {
+    "Q4_0": ((0,), 0.02),
+    "Q5_0": ((0,), 0.01),
+    "Q5_1": ((0, 2), 0.01),
+    "Q8_0": ((0,), 0.001),
+    "Q4_K": ((0, 2), 3e-4),
+    "Q5_K": ((0, 2), 2e-4),
+    "Q6_K": ((208,), 5e-5),
+}
+
+
+class Outcome(NamedTuple):
+    """What one or more outputs hold, what they should, and how far apart they may be."""
+
+    got: tuple[Array, ...]
+    expected: tuple[Array, ...]
+    tolerance: float
+
+    def error(self) -> float:
+        return max(relative_error(g, e) for g, e in zip(self.got, self.expected, strict=True))
+
+
+def relative_error(got: Array, expected: Array) -> float:
+    """rms(got − expected) / rms(expected) over what should be written; infinite where it is not just that."""
+    still = expected == UNTOUCHED
+    if got.shape != expected.shape or (got[still] != UNTOUCHED).any():
+        return float("inf")
+    g, e = got[~still], expected[~still]
+    if (np.isnan(g) != np.isnan(e)).any():
+        return float("inf")
+    numbers = ~np.isnan(e)
+    if not numbers.any():
+        return 0.0
+    distance, size = (float(np.sqrt(np.mean(np.square(x[numbers])))) for x in (g - e, e))
+    return distance / (size or 1.0)
+
+
+def framed(expected: Array) -> Array:
+    """An output as it should be read back, with what lies behind it."""
+    return np.concatenate([expected.astype(np.float64).ravel(), np.full(GUARD, UNTOUCHED)])
+
+
+def untouched(*shape: int) -> Array:
+    return np.full(shape, UNTOUCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`body` puts the kernel on a lab; its numbers are the same on every device."""
+
+    name: str
+    kernel: str
+    body: "Callable[[Lab], Outcome]"
+    quick: bool
+
+    def run(self, device: Device) -> Outcome:
+        with Lab(device, zlib.crc32(self.name.encode())) as lab, np.errstate(invalid="ignore"):
+            return self.body(lab)
+
+
+def case(body: Callable[..., Outcome], quick: bool, kernel: str = "", **options: Any) -> Case:
+    """A case named "tile kind=Q4_0 rows=9 …"; the body has its kernel's name where none is given."""
+    kernel = kernel or body.__name__.removeprefix("_")
+    name = " ".join([kernel, *(f"{key}={value}" for key, value in options.items())])
+    return Case(name, kernel, partial(body, **options), quick)
+
+
+def widths(kind: str) -> tuple[int, int, int]:
+    """A narrow, a middling and a wide K that the type allows; the wide one takes matvec more than one slice."""
+    return (256, 768, 2304) if PLANES[kind].span == 256 else (32, 288, 2112)
+
+
+class Lab:
+    """One device, one source of random numbers; all buffers go when the work is done."""
+
+    def __init__(self, device: Device, seed: int) -> None:
+        self.device = device
+        self.rng = np.random.default_rng(seed)
+        self._buffers: list[Buffer] = []
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for buffer in self._buffers:
+            self.device.free(buffer)
+
+    # -- buffers
+
+    def put(self, values: Array, kind: str = "<f4") -> Buffer:
+        """An input; the words behind it are all ones, which is NaN to whoever reads too far."""
+        data = np.ascontiguousarray(values, dtype=kind).tobytes()
+        return self._filled(data + b"\xff" * (-len(data) % 4 + 4 * GUARD))
+
+    def put_rows(self, rows: Sequence[Row]) -> Buffer:
+        return self.put(np.array(rows), "<u4")
+
+    def out(self, words: int) -> Buffer:
+        """An output of so many words, poisoned."""
+        return self._filled(POISON * (4 * (words + GUARD)))
+
+    def read(self, buffer: Buffer, kind: str = "<f4") -> Array:
+        """An output and what lies behind it, as float64."""
+        values = np.frombuffer(run(self.device.read(buffer)), dtype=kind)
+        poison = np.frombuffer(POISON * values.itemsize, dtype=kind)
+        read = np.where(values == poison, UNTOUCHED, values.astype(np.float64))
+        return read[: read.size - GUARD * (4 // values.itemsize - 1)]
+
+    def run(
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        bindings: Mapping[str, Binding],
+        params: Sequence[Number] = (),
+        constants: Mapping[str, Any] | None = None,
+    ) -> None:
+        tape = Tape(self.device, kernel)
+        tape.run(kernel, grid, bindings, params, constants)
+        tape.program().replay()
+        tape.free()
+
+    def _filled(self, data: bytes) -> Buffer:
+        buffer = self.device.buffer(len(data), "sweep")
+        self._buffers.append(buffer)
+        self.device.write(buffer, 0, data)
+        return buffer
+
+    # -- numbers
+
+    def normal(self, *shape: int, scale: float = 1.0) -> Array:
+        return (scale * self.rng.standard_normal(shape)).astype(np.float32)
+
+    def norms(self, *shape: int) -> Array:
+        """Weights of a norm: around one, as trained ones are."""
+        return 1 + self.normal(*shape, scale=0.2)
+
+    def activations(self, *shape: int, extreme: str = "") -> Array:
+        """Rows of activations; `extreme` is zeros, huge, nan (one, in the second row if there is one), or nothing."""
+        x = self.normal(*shape)
+        if extreme == "zeros":
+            x[:] = 0
+        elif extreme == "huge":
+            x = np.copysign(np.float32(1e4), x)
+        elif extreme == "nan":
+            x[min(1, len(x) - 1)].flat[x[0].size // 2] = np.nan
+        return x
+
+    # -- weights
+
+    def raw(self, kind: str, rows: int, columns: int) -> NDArray[np.uint8]:
+        """The bytes of random rows, [rows, row bytes]: any code, and scales among them that are subnormal or zero."""
+        if kind not in _SCALES:
+            values = self.normal(rows, columns, scale=0.05)
+            values[:, ::7] *= np.float32(1e-4)  # subnormal as f16
+            return quantize(values, kind)
+        block = BY_NAME[kind]
+        blocks = self.rng.integers(0, 256, (rows * columns // block.elements, block.nbytes), dtype=np.uint8)
+        offsets, unit = _SCALES[kind]
+        for at in offsets:
+            d = unit * self.rng.uniform(0.5, 1.5, len(blocks)) * self.rng.choice([-1, 1], len(blocks))
+            d[2::5] = 2.0**-24 * self.rng.integers(0, 1024, d[2::5].shape)
+            blocks[:, at : at + 2] = d.astype("<f2")[:, None].view(np.uint8)
+        return blocks.reshape(rows, -1)
+
+    def weights(self, kind: str, rows: int, columns: int, most: int = 0) -> tuple[Matrix, Array]:
+        """A random matrix on the device, cut into parts of `most` rows, and its values."""
+        raw = self.raw(kind, rows, columns)
+        return self.matrix(kind, columns, [(raw, RowOrder())], most), dequantize(raw, kind, (rows, columns))
+
+    def matrix(
+        self,
+        kind: str,
+        columns: int,
+        sources: Sequence[tuple[NDArray[np.uint8], RowOrder]],
+        most: int = 0,
+        piece: int = 0,
+    ) -> Matrix:
+        """Raw rows, repacked `piece` at a time into parts of `most` rows."""
+        rows = sum(len(raw) for raw, _ in sources)
+        most = most or rows
+        parts = [self._part(kind, columns, first, min(most, rows - first)) for first in range(0, rows, most)]
+        for raw, order in sources:
+            tensor = Tensor("sweep", (columns, len(raw)), kind, 0, raw.nbytes)
+            step = piece or len(raw)
+            for start in range(0, len(raw), step):
+                staged = raw[start : start + step]
+                tape = Tape(self.device, "repack")
+                staging = self.put(staged, "u1")
+                for part in parts:
+                    repack(tape, tensor, order, part, staging, start, len(staged))
+                tape.program().replay()
+                tape.free()
+        return Matrix(kind, rows, columns, tuple(parts))
+
+    def _part(self, kind: str, columns: int, first: int, rows: int) -> Part:
+        """Planes with poison in and around them; scales that are set bit by bit begin at zero, as a new buffer's do."""
+        planes, alignment = PLANES[kind], self.device.limits.offset_alignment
+        code_bytes, scale_bytes = planes.code_bytes(rows, columns), planes.scale_bytes(rows, columns)
+        edge = -(-code_bytes // alignment) * alignment
+        scales = (b"\0" if planes.halves else POISON) * scale_bytes
+        buffer = self._filled(POISON * edge + scales + POISON * (4 * GUARD))
+        span = Span(buffer, edge, scale_bytes) if scale_bytes else None
+        return Part(first, rows, buffer, Span(buffer, 0, code_bytes), span)
+
+    def margins(self, part: Part) -> Array:
+        """What lies between and behind the planes of a part: all of it should be untouched."""
+        words = np.frombuffer(run(self.device.read(part.buffer)), dtype="<f4").astype(np.float64)
+        edge = part.scales.offset if part.scales else part.codes.size
+        end = edge + (part.scales.size if part.scales else 0)
+        return np.concatenate([words[part.codes.size // 4 : edge // 4], words[end // 4 :]])
+
+    def values(self, matrix: Matrix) -> Array:
+        """What the planes of a matrix say, read by embed.wgsl: [rows, columns]."""
+        rows = self.put_rows([Row(1, 0, token) for token in range(matrix.rows)])
+        y = self.out(matrix.rows * matrix.columns)
+        for part in matrix.parts:
+            bindings = {**part.bindings(), "rows": rows, "y": y}
+            params = (matrix.blocks, part.first, part.rows, 0, 1.0)
+            grid = [-(-matrix.blocks // 64), matrix.rows]
+            self.run("embed", grid, bindings, params, {"TYPE": matrix.planes.reader})
+        return self.read(y)

@@ -1,0 +1,39 @@
+"""Every kernel against its twin, on the device at hand: one table of shapes, types and edge cases.
+
+    for verdict in sweep(device):
+        print(verdict.name, verdict.error, verdict.ok)
+
+A case makes random inputs, dispatches one kernel as the decoder does, and hands back what was written and what should
+have been, with the places that must not be written (`lab.py`). Errors are relative rms against a float64 twin.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wgemma.gpu.device import Device
+from wgemma.reference.cases import attention, matmul, stream, weights
+from wgemma.reference.lab import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    name: str
+    kernel: str
+    error: float
+    tolerance: float
+    ok: bool
+
+
+def cases() -> Iterator[Case]:
+    """All cases, kernel by kernel."""
+    for family in (weights, stream, matmul, attention):
+        yield from family.cases()
+
+
+def sweep(device: Device, only: str | None = None, *, quick: bool = False) -> Iterator[Verdict]:
+    """Runs the cases of one kernel, or all; `quick` is a subset that still meets every kernel and weight type."""
+    for case in cases():
+        if only in (None, case.kernel) and (case.quick or not quick):
+            outcome = case.run(device)
+            error = outcome.error()
+            yield Verdict(case.name, case.kernel, error, outcome.tolerance, error <= outcome.tolerance)

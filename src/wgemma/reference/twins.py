@@ -1,0 +1,171 @@
+"""What every kernel must compute, one short NumPy function each.
+
+The twin of `kernels/NAME.wgsl` takes the same inputs as plain arrays and returns what the kernel writes, in float64
+whatever comes in. Where the forward pass has the function already (`decoder.py`), the twin is that function.
+
+Shapes: R rows, K columns of x and W, N rows of W, E experts, S slots (experts a row goes to), H heads of D.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wgemma.model.weights import RowOrder
+from wgemma.reference.decoder import attend, gelu, rms, rotate, softcap
+
+Array: TypeAlias = NDArray[Any]
+
+
+class Row(NamedTuple):
+    """A row as row.wgsl has it."""
+
+    used: int
+    position: int
+    token: int = 0
+    sees: int = 0
+
+
+def wide(x: Array) -> Array:
+    return x.astype(np.float64)
+
+
+# -- weights
+
+
+def placed(count: int, order: RowOrder) -> NDArray[np.int64]:
+    """repack: the place in the matrix of each of a tensor's `count` rows."""
+    i = np.arange(count)
+    inner = i % order.group
+    return order.add + i // order.group * order.group_stride + inner % order.half * order.step + inner // order.half
+
+
+def embed(w: Array, picked: Sequence[int], scale: float) -> Array:
+    """scale · W[token]: [R, K]."""
+    return np.float32(scale) * wide(w)[list(picked)]
+
+
+def stream(words: NDArray[np.uint32]) -> bool:
+    """Whether the eight vectors of some thread, 256 apart, sum to all ones: words [groups, 8, 256, 4]."""
+    return bool((words.sum(axis=(1, 3), dtype=np.uint32) == 0xFFFFFFFF).any())
+
+
+# -- the residual stream
+
+
+def residual(h: Array, o: Array, norms: Array, scale: float, eps: float, *, norm: bool) -> tuple[Array, Array]:
+    """norm, and what matvec does with RESIDUAL: (v, x), v = scale · (h + post ⊙ rms(o)), x = norm ⊙ rms(v) or v."""
+    post, before = wide(norms)
+    v = np.float32(scale) * (wide(h) + post * rms(wide(o), eps))
+    return v, before * rms(v, eps) if norm else v
+
+
+def experts_norm(h: Array, o: Array, norms: Array, eps: float) -> tuple[Array, Array]:
+    """(v, x): v = h + post ⊙ rms(o), and the three inputs norm[i] ⊙ rms(v): [3, R, K]."""
+    post, *three = wide(norms)
+    v = wide(h) + post * rms(wide(o), eps)
+    return v, np.stack([norm * rms(v, eps) for norm in three])
+
+
+def experts_join(dense: Array, routed: Array, norms: Array, eps: float) -> Array:
+    """norm₁ ⊙ rms(dense) + norm₂ ⊙ rms(Σₛ routed[s])."""
+    first, second = wide(norms)
+    y: Array = first * rms(wide(dense), eps) + second * rms(wide(routed).sum(axis=1), eps)
+    return y
+
+
+def ple(c: Array, table: Array, norm: Array, scale: float, eps: float) -> Array:
+    """(norm ⊙ rms(scale · c) + table) / √2 over [R, L, P]."""
+    y: Array = (wide(norm) * rms(np.float32(scale) * wide(c), eps) + wide(table)) / np.sqrt(2)
+    return y
+
+
+# -- matmuls, and what may follow them
+
+
+def linear(w: Array, x: Array) -> Array:
+    """tile, and matvec without a mode: y[r, n] = Σ_k W[n, k] · x[r, k]."""
+    return wide(x) @ wide(w).T
+
+
+def geglu(y: Array) -> Array:
+    """gelu(y₂ₙ) · y₂ₙ₊₁."""
+    return gated(y[..., 0::2], y[..., 1::2])
+
+
+def apart(y: Array) -> Array:
+    """gelu of the first half of each row · the second half."""
+    gate, up = np.split(wide(y), 2, axis=-1)
+    return gated(gate, up)
+
+
+def gated(y: Array, side: Array) -> Array:
+    """PLE and SIDE: gelu(y) · side."""
+    return gelu(wide(y)) * wide(side)
+
+
+def capped(y: Array, cap: float) -> Array:
+    """SOFTCAP: cap · tanh(y / cap); a cap of 0 is none."""
+    return softcap(wide(y), cap or None)
+
+
+def experts(w: Array, x: Array, chosen: NDArray[np.int64], weights: Array | None = None) -> Array:
+    """y[r, s] = W[chosen[r, s]] · x[r], with weights: · x[r, s], times weights[r, s].  w [E, N, K] → [R, S, N]."""
+    inputs = np.broadcast_to(x[:, None], (*chosen.shape, x.shape[-1])) if weights is None else x
+    y: Array = np.einsum("rsnk,rsk->rsn", wide(w)[chosen], wide(inputs))
+    return y if weights is None else y * wide(weights)[..., None]
+
+
+def route(scores: Array, expert_scale: Array, used: int) -> tuple[NDArray[np.int64], Array]:
+    """(chosen, weights) [R, S]: the largest scores first, ties to the lower index; softmax over them, times scale."""
+    chosen = np.argsort(-wide(scores), axis=-1, kind="stable")[:, :used]
+    best = np.take_along_axis(wide(scores), chosen, axis=-1)
+    shares = np.exp(best - best[:, :1])
+    return chosen, shares / shares.sum(axis=-1, keepdims=True) * wide(expert_scale)[chosen]
+
+
+# -- attention
+
+
+def angles(positions: Sequence[int], base: float, head_dim: int, pairs: int) -> Array:
+    """θ[t, j] = t · base^(−2j / D), the frequencies rounded to f32: [R, pairs]."""
+    frequencies = (base ** (-2 * np.arange(pairs) / head_dim)).astype(np.float32)
+    return np.outer(positions, wide(frequencies))
+
+
+def turned(raw: Array, norm: Array, turns: Array, eps: float) -> Array:
+    """A query or key as it is used: rotate(norm ⊙ rms(raw)) over [R, H, D]."""
+    return rotate(wide(norm) * rms(wide(raw), eps), turns)
+
+
+def paired(keys: Array) -> Array:
+    """The order in which the cache has a key: elements j and j + D/2 side by side."""
+    return np.stack(np.split(keys, 2, axis=-1), axis=-1).reshape(keys.shape)
+
+
+def kv(k_raw: Array, v_raw: Array, norm: Array, turns: Array, eps: float) -> tuple[Array, Array]:
+    """What the cache gets: (k paired, v), k = rotate(norm ⊙ rms(k_raw)), v = rms(v_raw)."""
+    return paired(turned(k_raw, norm, turns, eps)), rms(wide(v_raw), eps)
+
+
+def attention(q: Array, keys: Array, values: Array, rows: Sequence[Row], window: int, ring: int) -> Array:
+    """softmax(q · k) v of every row over the places [places, kv_heads, D] it sees; 0 for an unused row. [R, H, D]"""
+    out = np.zeros(q.shape)
+    for r, row in enumerate(rows):
+        if row.used:
+            first, last = (max(row.position + 1 - window, 0), row.sees) if window else (0, row.position)
+            at = np.arange(first, last + 1) % ring
+            all_of_them = np.ones((1, at.size), dtype=np.bool_)
+            out[r] = attend(wide(q[r : r + 1]), wide(keys)[at], wide(values)[at], all_of_them).reshape(q.shape[1:])
+    return out
+
+
+def attention_join(partial: Array) -> Array:
+    """Σₛ e^(maxₛ − max) outₛ / Σₛ e^(maxₛ − max) sumₛ over [R, H, splits, (max, sum, out…)]; 0 where all are empty."""
+    highest, sums, outs = wide(partial[..., :1]), wide(partial[..., 1:2]), wide(partial[..., 2:])
+    shares = np.exp(highest - highest.max(axis=-2, keepdims=True))
+    total = (shares * sums).sum(axis=-2)
+    joined = (shares * outs).sum(axis=-2)
+    out: Array = np.divide(joined, total, out=np.zeros_like(joined), where=total != 0)
+    return out
