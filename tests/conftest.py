@@ -21,6 +21,15 @@ settings.register_profile("wgemma", deadline=None)
 settings.load_profile("wgemma")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the tests' own: theirs is never the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The full set of goldens; a test that asks for it is skipped in a clone that stands alone."""

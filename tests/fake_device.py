@@ -39,6 +39,7 @@ class FakeDevice:
         self.info = AdapterInfo("fake", "none", "DiscreteGPU", "")
         self.limits = limits
         self.features = frozenset[str]()
+        self.subgroup_size = 1
         self.allocated = 0
         self.kernels: dict[Any, FakeKernel] = {}
 

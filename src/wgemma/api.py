@@ -11,6 +11,7 @@ from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.engine import Engine, Options
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.selftest import prepare
 from wgemma.engine.session import Token
 from wgemma.engine.stops import StopStrings
 from wgemma.engine.turns import Turns
@@ -18,6 +19,7 @@ from wgemma.errors import DeviceError, ModelError, SettingsError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
+from wgemma.model.config import Config
 from wgemma.sync import iterate, run
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.template import opens_in_thought, segments
@@ -121,7 +123,13 @@ async def _backend(
 
         return ReferenceBackend(gguf, options)
     opened = open_device(device) if device is None or isinstance(device, str) else device
-    return GpuBackend(opened, await Engine.load(opened, gguf, options, progress), owned=opened is not device)
+    try:
+        await prepare(opened, Config.from_gguf(gguf), gguf.tensors, options)
+        return GpuBackend(opened, await Engine.load(opened, gguf, options, progress), owned=opened is not device)
+    except BaseException:
+        if opened is not device:
+            opened.close()
+        raise
 
 
 def open_device(name: str | None = None) -> Device:
@@ -131,7 +139,7 @@ def open_device(name: str | None = None) -> Device:
     found = [a for a in adapters() if name is None or name.lower() in str(a.info["device"]).lower()]
     if not found:
         hint = f"no adapter is called {name!r}" if name else "no WebGPU adapter was found"
-        raise DeviceError(f"{hint}. `wgemma doctor` shows what there is; device='reference' computes without one.")
+        raise DeviceError(f"{hint}. `wgemma doctor` shows what there is; the device 'reference' computes without one.")
     return NativeDevice(found[0])
 
 

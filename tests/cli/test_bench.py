@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from wgemma.cli import main
-from wgemma.cli.bench import Read, grouped, stream_bandwidth
+from wgemma.cli.bench import stream_bandwidth
+from wgemma.cli.bench_reads import Read, grouped
 from wgemma.gpu.native import NativeDevice, adapters
 from wgemma.gpu.tape import Tape
 

@@ -29,6 +29,7 @@ from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 
 TINY = "gemma4:tiny"
+PATIENCE = 20.0  # seconds to wait for what must come
 SHORT = ("--device", "reference", "--seed", "1", "--max-tokens", "8")
 
 
@@ -69,18 +70,18 @@ def test_the_same_seed_gives_the_same_answer_and_options_may_stand_anywhere() ->
 
 
 def test_a_prompt_and_a_pipe_are_joined_by_an_empty_line(asked: list[Any]) -> None:
-    done = subprocess_free(["run", TINY, "Translate this:", *SHORT], b"Guten Tag\n")
+    done = run_here(["run", TINY, "Translate this:", *SHORT], b"Guten Tag\n")
     assert done == 0
     assert asked[-1] == [{"role": "user", "content": "Translate this:\n\nGuten Tag"}]
 
 
 def test_a_system_text_comes_first(asked: list[Any]) -> None:
-    assert subprocess_free(["run", TINY, "--system", "Be brief.", *SHORT], b"Hello") == 0
+    assert run_here(["run", TINY, "--system", "Be brief.", *SHORT], b"Hello") == 0
     assert asked[-1][0] == {"role": "system", "content": "Be brief."}
 
 
 def test_the_messages_stored_with_a_model_start_the_chat(asked: list[Any], pirate: Path) -> None:
-    assert subprocess_free(["run", "pirate", "Who?", *SHORT]) == 0
+    assert run_here(["run", "pirate", "Who?", *SHORT]) == 0
     assert [message["content"] for message in asked[-1]] == ["Ahoy?", "Aye & <ahoy>!", "Who?"]
 
 
@@ -111,10 +112,10 @@ def test_a_stop_text_ends_the_answer() -> None:
 
 
 def test_an_empty_prompt_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert subprocess_free(["run", TINY]) == 0
+    assert run_here(["run", TINY]) == 0
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "Nothing was asked: the prompt is empty.\n")
-    assert subprocess_free(["run", TINY, "--json"]) == 1
+    assert run_here(["run", TINY, "--json"]) == 1
 
 
 # -- which model, which device
@@ -124,12 +125,12 @@ def test_without_any_model_it_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    assert subprocess_free(["run"]) == 0
+    assert run_here(["run"]) == 0
     printed = capsys.readouterr()
     assert "There is no model yet" in printed.out
     assert "`ollama pull gemma4:e2b`" in printed.out
     assert printed.out.count("\n") == 1
-    assert subprocess_free(["run", "--json"]) == 1
+    assert run_here(["run", "--json"]) == 1
 
 
 def test_without_a_name_the_most_recent_runnable_model_is_used(
@@ -142,7 +143,7 @@ def test_without_a_name_the_most_recent_runnable_model_is_used(
     for age, name in enumerate(newest_first):
         os.utime(library / name, (2e9 - age, 2e9 - age))
     assert default_model() == "gemma4:dash"
-    assert subprocess_free(["run", *SHORT], b"hello") == 0
+    assert run_here(["run", *SHORT], b"hello") == 0
     assert capsys.readouterr().err.startswith("Using gemma4:dash, the most recent Gemma 4 in the Ollama store.\n")
 
 
@@ -162,7 +163,7 @@ def test_without_a_name_the_most_recent_runnable_model_is_used(
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_mistake_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert subprocess_free(["run", *arguments]) == 1
+    assert run_here(["run", *arguments]) == 1
     printed = capsys.readouterr()
     assert printed.out.strip() == ""
     *_, last = printed.err.splitlines()
@@ -176,7 +177,7 @@ def test_without_an_adapter_numpy_computes_and_says_so(
         raise DeviceError("no WebGPU adapter was found. Look for one.")
 
     monkeypatch.setattr("wgemma.cli.chat_model.open_device", none)
-    assert subprocess_free(["run", TINY, "hello", "--max-tokens", "2"]) == 0
+    assert run_here(["run", TINY, "hello", "--max-tokens", "2"]) == 0
     told = capsys.readouterr().err
     assert "No GPU to compute on (no WebGPU adapter was found), so NumPy does it" in told
     assert "mesa-vulkan-drivers" in told
@@ -188,10 +189,10 @@ def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
 ) -> None:
     blob = next(path for path in (store / "blobs").iterdir() if path.stat().st_size > 1 << 20)
     with serve(good(blob.read_bytes())) as url:
-        assert subprocess_free(["run", url, "hello", *SHORT]) == 0
+        assert run_here(["run", url, "hello", *SHORT]) == 0
     first = capsys.readouterr()
     assert "downloading: 100 %" in first.err
-    assert subprocess_free(["run", url, "hello", *SHORT]) == 0
+    assert run_here(["run", url, "hello", *SHORT]) == 0
     again = capsys.readouterr()
     assert "downloading" not in again.err
     assert again.out == first.out
@@ -200,7 +201,8 @@ def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
 def test_the_plan_names_every_part_and_their_sum() -> None:
     told = describe_plan("m on g", Plan(1000, 2000, False, 3000, 4000), 77)
     assert told == (
-        "m on g: weights 1.0 kB, per-layer table 2.0 kB, keys and values 3.0 kB, activations 4.0 kB, total 8.0 kB"
+        "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, a row for each token), "
+        "keys and values 3.0 kB (GPU, with all 77 tokens in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
     )
 
 
@@ -220,17 +222,23 @@ class Terminal:
         os.close(theirs)
         self.seen = ""
 
-    def until(self, text: str, seconds: float = 20) -> str:
-        deadline = time.monotonic() + seconds
+    def until(self, text: str) -> str:
+        deadline = time.monotonic() + PATIENCE
         while text not in self.seen:
-            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"{text!r} did not come, but {self.seen!r}"
-            try:
-                self.seen += os.read(self.fd, 65536).decode(errors="replace").replace("\r\n", "\n")
-            except OSError:  # the other end is closed
-                raise AssertionError(f"it ended before {text!r} came: {self.seen!r}") from None
+            assert self.hear(deadline - time.monotonic()), f"{text!r} did not come, but {self.seen!r}"
         before, _, self.seen = self.seen.partition(text)
         return before
+
+    def hear(self, seconds: float) -> bool:
+        """Whether anything more came within that time."""
+        if not select.select([self.fd], [], [], max(0, seconds))[0]:
+            return False
+        try:
+            new = os.read(self.fd, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.seen += new.decode(errors="replace").replace("\r\n", "\n")
+        return bool(new)
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
@@ -243,12 +251,9 @@ class Terminal:
 
     def leave(self) -> int:
         """The exit code, once it has ended by itself."""
-        try:
-            while os.read(self.fd, 65536):
-                pass
-        except OSError:
+        while self.hear(PATIENCE):
             pass
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     def close(self) -> None:
         self.process.kill()
@@ -321,19 +326,23 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
         f"/save {notes}": "is no saved chat. Choose another name.",
         "/save /no/such/folder/x": "cannot be written",
         "/save": "Write /save FILE.",
-        "x" * 3000: "the context holds",
         "/?": "begins a text of several lines",
         "/set": "/set nohistory",
         "/show": "/show template",
     }.items():
-        if len(line) > 1000:
-            chat.type("/set parameter stop x\n" + f'"""{"y z " * 900}\n{"y z " * 900}"""\n')
-            assert words in chat.until("tokens; ") + chat.until(">>> ")
-        else:
-            assert words in chat.say(line)
+        assert words in chat.say(line)
     assert notes.read_text() == "mine"
     chat.type("\x04")
     assert chat.leave() == 0
+
+
+def test_a_question_too_long_is_told_and_taken_back() -> None:
+    terminal = Terminal(TINY, *SHORT, "--context", "40")
+    terminal.until(">>> ")
+    assert "the context holds 40" in terminal.say("a b " * 40)
+    assert "(cut" in terminal.say("hello")
+    assert "(cut: the context of 40 tokens is full)" in terminal.say("hello")
+    terminal.close()
 
 
 def test_a_saved_chat_is_taken_up_again(chat: Terminal, tmp_path: Path) -> None:
@@ -353,7 +362,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(chat: Terminal, tmp_pat
     chat.type("tell me all\n")
     chat.until("all\n")
     while len(chat.seen.strip()) < 10:
-        chat.seen += os.read(chat.fd, 1024).decode(errors="replace")
+        assert chat.hear(PATIENCE)
     chat.type("\x03")
     chat.until("(stopped)")
     chat.until(">>> ")
@@ -365,9 +374,16 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(chat: Terminal, tmp_pat
     assert "(cut after 2 tokens" in chat.say("go on")
 
 
-def test_ctrl_c_at_the_prompt_gives_a_hint(chat: Terminal) -> None:
-    chat.type("\x03")
-    assert "Ctrl-D or /bye leaves." in chat.until(">>> ")
+def test_ctrl_c_at_the_prompt_gives_a_hint_however_often_it_is_pressed(chat: Terminal) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while "Ctrl-D or /bye leaves." not in chat.seen:
+        assert time.monotonic() < deadline
+        chat.type("\x03")  # Python overlooks one that comes in the moment before it waits for a key
+        chat.hear(1)
+    chat.type("\x03\x03\x03")
+    chat.type("\n\n/show system\n")  # the first key may belong to an interruption still under way
+    chat.until("There is no system text.")
+    chat.until(">>> ")
     chat.type("\x04")
     assert chat.leave() == 0
 
@@ -405,11 +421,13 @@ def test_the_stored_messages_are_shown_at_the_start(pirate: Path) -> None:
     terminal.close()
 
 
-def test_the_table_of_what_goes_where_is_shown_before_loading() -> None:
-    terminal = Terminal(TINY, "hello", "--max-tokens", "2", "--device", "")
-    shown = terminal.until("total") if "llvmpipe" in terminal.until("\n") else ""
-    for part in ("weights", "per-layer table", "keys and values", "activations") if shown else ():
-        assert part in shown
+def test_what_goes_where_is_shown_before_loading() -> None:
+    terminal = Terminal(TINY, "hello", "--max-tokens", "2")
+    first = terminal.until("\n")
+    if "No GPU" not in first:
+        assert "gemma4:tiny on " in first
+        shown = terminal.until(" total ")
+        assert all(part in shown for part in ("weights", "per-layer table", "keys and values", "activations"))
     assert terminal.leave() == 0
     terminal.close()
 
@@ -458,7 +476,7 @@ def pirate(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return copy
 
 
-def subprocess_free(arguments: list[str], stdin: bytes = b"") -> int:
+def run_here(arguments: list[str], stdin: bytes = b"") -> int:
     """The exit code of the command, run in this process with `stdin` piped in."""
     import io
 
@@ -511,7 +529,8 @@ def test_tool_calls_are_lines_of_their_own() -> None:
 
 def test_a_reply_remembers_what_came_and_when() -> None:
     reply = Reply()
-    answer(Echo(Part("thinking", "hm"), Part("content", "Y"), Part("content", "es")), [], {}, reply, lambda part: None)  # type: ignore[arg-type]
+    model: Any = Echo(Part("thinking", "hm"), Part("content", "Y"), Part("content", "es"))
+    answer(model, [], {}, reply, lambda part: None)
     assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
     told = statistics(reply, 1.5)
     assert "load         1.50 s" in told
@@ -520,19 +539,22 @@ def test_a_reply_remembers_what_came_and_when() -> None:
 
 
 def test_the_first_ctrl_c_ends_the_answer_between_two_parts_and_the_second_at_once() -> None:
-    parts = [Part("content", str(i)) for i in range(9)]
-    model, reply = Echo(*parts), Reply()
-    answer(model, [], {}, reply, lambda part: part.text == "3" and signal.raise_signal(signal.SIGINT))  # type: ignore
-    assert (reply.text, reply.finish_reason, model.was_reset) == ("0123", "cancelled", False)
-    assert reply.kept
-    model, reply = Echo(*parts), Reply()
+    def once(part: Part) -> None:
+        if part.text == "3":
+            signal.raise_signal(signal.SIGINT)
 
     def twice(part: Part) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    answer(model, [], {}, reply, twice)  # type: ignore[arg-type]
-    assert (reply.finish_reason, model.was_reset) == ("cancelled", True)
+    parts = [Part("content", str(i)) for i in range(9)]
+    model: Any = Echo(*parts)
+    reply = Reply()
+    answer(model, [], {}, reply, once)
+    assert (reply.text, reply.finish_reason, reply.kept, model.was_reset) == ("0123", "cancelled", True, False)
+    reply = Reply()
+    answer(model, [], {}, reply, twice)
+    assert (reply.text, reply.finish_reason, model.was_reset) == ("0", "cancelled", True)
 
 
 def test_ctrl_c_is_itself_again_afterwards() -> None:
@@ -582,19 +604,32 @@ def test_commands_are_recognised_by_name() -> None:
         split_command("/by")
 
 
+def chat_file(**changes: Any) -> bytes:
+    good = {"format": "wgemma chat", "version": 1, "messages": [], "system": None, "settings": {}}
+    return json.dumps({**good, **changes}).encode()
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"format": "wgemma chat", "version": 2}',
-        b'{"format": "wgemma chat", "version": 1}',
-        b'{"format": "wgemma chat", "version": 1, "messages": [7], "system": null, "settings": {}}',
-        b'{"format": "wgemma chat", "version": 1, "messages": [{"role": "x"}], "system": null, "settings": {}}',
-        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": 5, "settings": {}}',
-        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": null, "settings": {"parameters": {"a": 1}}}',
-        b'{"format": "wgemma chat", "version": 1, "messages": [], "system": "", "settings": {"parameters": {"stop": 1}}}',
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        chat_file(format="another"),
+        chat_file(version=2),
+        chat_file(messages=None),
+        chat_file(messages=[7]),
+        chat_file(messages=[{"role": "x"}]),
+        chat_file(system=5),
+        chat_file(settings=[]),
+        chat_file(settings={"parameters": {"nothing": 1}}),
+        chat_file(settings={"parameters": {"stop": 1}}),
+        chat_file(settings={"parameters": {"seed": None}}),
     ],
-    ids=range(12),
-)  # fmt: skip
+    ids=range(15),
+)
 def test_a_file_that_is_no_chat_is_refused_and_changes_nothing(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     path.write_bytes(content)
@@ -605,7 +640,7 @@ def test_a_file_that_is_no_chat_is_refused_and_changes_nothing(content: bytes, t
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "hi \ud800"}, {"role": "assistant", "content": "ho"}]
+    messages = [{"role": "user", "content": "hi 🦙"}, {"role": "assistant", "content": "ho"}]
     chat = Conversation(Settings({"temperature": 0.1, "stop": ["a b"]}, think=True), messages, "Be brief.")
     chat.save(tmp_path / "chat", "m")
     chat.save(tmp_path / "chat", "m")

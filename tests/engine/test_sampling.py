@@ -131,8 +131,21 @@ def test_log_probabilities_of_the_drawn_token_and_the_best(gpu: NativeDevice) ->
 
 @pytest.mark.parametrize(
     "setting",
-    [{"temperature": -1}, {"top_p": 2}, {"top_k": -1}, {"min_p": "x"}, {"logprobs": 99}, {"repeat_penalty": 0}],
+    [
+        {"temperature": -1},
+        {"top_p": 2},
+        {"top_k": -1},
+        {"top_k": 1.5},
+        {"min_p": "x"},
+        {"logprobs": 99},
+        {"repeat_penalty": 0},
+    ],
 )
 def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any]) -> None:
     with pytest.raises(wgemma.SettingsError, match=next(iter(setting))):
         Sampling(**setting)
+
+
+def test_whole_numbers_may_come_as_floats_and_seeds_may_be_negative() -> None:
+    assert Sampling(top_k=64.0).top_k == 64  # type: ignore[arg-type]
+    assert Sampling(seed=-1).pack(16)[32:40] == b"\xff" * 8

@@ -40,7 +40,7 @@ class ReferenceBackend:
         self._model.rewind(common)
         del self._ids[common:]
         past, fresh = list(ids), list(ids[common:])
-        dice = np.random.default_rng(sampling.seed)
+        dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
         for _ in range(min(max_tokens, self.context - len(ids))):
             logits = self._model.step(fresh)[-1]
             self._ids += fresh

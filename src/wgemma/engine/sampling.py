@@ -17,7 +17,7 @@ RESULTS = 64  # how many steps the GPU may be ahead of the host
 RESULT_BYTES = 32
 REPORT = 32  # (token, log-probability) pairs per step
 MAX_ALTERNATIVES = REPORT - 1
-THREADS = 256
+THREADS = 1024  # of the one workgroup that samples, where the adapter has so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,13 @@ class Sampling:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise SettingsError(f"{name} is {value!r}; it must be a number from {least:g} to {most:g}.")
+        for name in ("top_k", "repeat_last_n", "logprobs", "seed"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or value % 1:
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
+            object.__setattr__(self, name, int(value))  # a file may say 64.0
 
     @property
     def penalises(self) -> bool:
@@ -172,9 +179,10 @@ class Sampler:
                 tape.run("count", [-(-past // 256)], extra)
             tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
             drawn_from["logits"] = adjusted
-        tape.run("sample", [1], drawn_from, (), {"THREADS": THREADS})
+        threads = {"THREADS": min(THREADS, self.device.limits.invocations)}
+        tape.run("sample", [1], drawn_from, (), threads)
         if recipe.logprobs:
-            tape.run("logprobs", [1], bindings, (), {"THREADS": THREADS})
+            tape.run("logprobs", [1], bindings, (), threads)
 
     def free(self) -> None:
         buffers = (self.logits, self.picked, self.settings, self.results, self.report, *(self._adjusted or ()))

@@ -16,6 +16,7 @@ from wgemma.errors import BadLogits, ContextOverflow, SettingsError
 from wgemma.gpu.device import Buffer, Program, Reading
 from wgemma.gpu.tape import Tape
 from wgemma.model.cache import Cache
+from wgemma.model.decoder import Pass
 from wgemma.sync import breathe
 
 AHEAD = 2  # steps in flight
@@ -217,14 +218,20 @@ class Session:
             for old in [k for k in self._programs if k[-1] != segments]:
                 self._programs.pop(old)[0].free()
             tape = Tape(self.engine.device, f"{rows} rows at {depth}")
-            stream = self.engine.decoder.record(tape, rows, self.rows, self.cache, depth)
+            decoder, passing = self.engine.decoder, Pass(tape, rows, self.rows, self.cache, depth)
+            stream = decoder.record(passing)
             if finish == "logits":
-                self.engine.decoder.head_of_all(tape, stream, rows, self._room_for_logits())
+                decoder.head_of_all(passing, stream, self._room_for_logits())
             elif finish is not None:
-                self.engine.decoder.head(tape, stream, self.sampler.picked, 1, self.sampler.logits)
+                decoder.head(passing, stream, self.sampler.picked, self.sampler.logits)
                 self.sampler.record(tape, finish, depth)
             self._programs[key] = tape, tape.program()
         return self._programs[key][1]
+
+    def decoding(self, positions: int) -> tuple[Tape, Program]:
+        """The recorded step that decodes one token after so many positions, for measurements."""
+        steps = [key for key in self._programs if key[0] == 1 and isinstance(key[2], Recipe) and key[1] >= positions]
+        return self._programs[min(steps, key=lambda key: key[1])]
 
     # -- generating
 
@@ -315,7 +322,7 @@ class Session:
         names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
         for count, name in enumerate(names):
             tape = Tape(engine.device, "blame")
-            stream = engine.decoder.record(tape, 1, self.rows, self.cache, _depth(position + 1), layers=count)
+            stream = engine.decoder.record(Pass(tape, 1, self.rows, self.cache, _depth(position + 1)), layers=count)
             tape.program().replay()
             for buffer in (stream.h, stream.pending):
                 data = await engine.device.read(buffer, 0, 4 * engine.config.width)

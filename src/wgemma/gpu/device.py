@@ -4,7 +4,7 @@ A device makes buffers and kernels, and replays tapes. Reading back is the only 
 coroutine. WebGPU's default limits are the floor every device reaches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -82,6 +82,7 @@ class Device(Protocol):
     info: AdapterInfo
     limits: Limits
     features: frozenset[str]
+    subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
 
     def buffer(self, size: int, label: str) -> Buffer:
         """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it."""
@@ -105,6 +106,14 @@ class Device(Protocol):
 
     def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> Kernel:
         """The kernel of `kernels/NAME.wgsl` with its holes filled; made once, then shared."""
+        ...
+
+    def plain(self, name: str) -> bool:
+        """Whether this kernel must be built without whatever makes it fast, because that computes wrong here."""
+        ...
+
+    def distrust(self, names: Iterable[str]) -> None:
+        """From now on these kernels are plain."""
         ...
 
     def program(self, commands: "Sequence[Command]", label: str) -> Program:

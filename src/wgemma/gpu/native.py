@@ -8,7 +8,7 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -130,7 +130,10 @@ class NativeDevice:
             raise DeviceError(f"{self.info.name} cannot be opened: {trouble}") from None
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
+        least = info.get("stackgroup_min_size") or info.get("subgroup_min_size") or 1
+        self.subgroup_size = int(least) if "subgroups" in self.features else 1
         self._trusted = trusted
+        self._distrusted: set[str] = set()
         self._lost = ""
         self._staging: list[Any] = []
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
@@ -162,6 +165,7 @@ class NativeDevice:
 
     def write(self, buffer: Buffer, offset: int, data: bytes | memoryview) -> None:
         assert isinstance(buffer, NativeBuffer)
+        data = memoryview(data).cast("B")
         rest = len(data) % 4
         if rest:
             data = bytes(data) + bytes(4 - rest)
@@ -203,8 +207,17 @@ class NativeDevice:
         key = (name, tuple(sorted((constants or {}).items())))
         made = self._kernels.get(key)
         if made is None:
-            made = self._kernels[key] = self._compile(name, load_shader(name, constants or {}))
+            given = {"SUBGROUPS": "subgroups" in self.features and name not in self._distrusted, **(constants or {})}
+            made = self._kernels[key] = self._compile(name, load_shader(name, given))
         return made
+
+    def plain(self, name: str) -> bool:
+        return not self._trusted or name in self._distrusted
+
+    def distrust(self, names: Iterable[str]) -> None:
+        fresh = set(names) - self._distrusted
+        self._distrusted |= fresh
+        self._kernels = {key: made for key, made in self._kernels.items() if key[0] not in fresh}
 
     def _compile(self, name: str, code: str) -> NativeKernel:
         kinds = {"uniform": "uniform", "read": "read-only-storage", "read_write": "storage"}
@@ -224,7 +237,7 @@ class NativeDevice:
     def _module(self, name: str, code: str) -> Any:
         """The shader, without the run-time checks naga adds where that can be asked for: our shaders are tested with
         the checks on, and run up to twice as fast without."""
-        if not self._trusted or not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
+        if self.plain(name) or not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
             return self._device.create_shader_module(label=name, code=code)
         text = code.encode()
         data = ffi.new("char[]", text)
@@ -312,7 +325,9 @@ class NativeDevice:
 
     def reopen(self) -> "NativeDevice":
         limits, features, trusted = self._asked
-        return NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted)
+        device = NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted)
+        device.distrust(self._distrusted)
+        return device
 
     def close(self) -> None:
         self._lost = self._lost or "it was closed"

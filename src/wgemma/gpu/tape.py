@@ -79,7 +79,11 @@ class Tape:
         if self._params:
             self._arena = self.device.buffer(_SLOT * len(self._params), f"{self.label} parameters")
             self.device.write(self._arena, 0, b"".join(slot.ljust(_SLOT, b"\0") for slot in self._params))
-        return self.device.program([self._placed(command) for command in self.commands], self.label)
+        return self.device.program(self.placed(), self.label)
+
+    def placed(self) -> list[Command]:
+        """The commands with their parameters where `program` put them."""
+        return [self._placed(command) for command in self.commands]
 
     def _placed(self, command: Command) -> Command:
         if isinstance(command, Copy) or PARAMS not in command.bindings or self._arena is None:

@@ -1,6 +1,7 @@
 // out[r, head] = softmax(q · kᵀ) v over the keys row r may see, with q = rotate(norm ⊙ rms(q_raw)); scale 1, all f32.
 //
-// A workgroup of 128 does one head of one row over one split of the history, 128 keys at a time, with an online softmax.
+// A workgroup of {{THREADS}} does one head of one row over one split of the history, {{THREADS}} / {{SHARE}} keys at a time,
+// with an online softmax; {{SHARE}} threads share a key: one where there are many rows, more where one must be quick.
 // With one split the result is final; with several, or while further segments of the cache follow, (max, sum, out) go
 // to `partial`, to be taken up by the next segment's dispatch and joined by attention_join.wgsl.
 //
@@ -39,21 +40,26 @@ struct Params {
 //#include reduce
 //#include rotary
 
+const THREADS = {{THREADS}}u;
 const D = {{HEAD}}u;
 const HALF = D / 2u;
 const WORDS = D / {{PER_WORD}}u;   // words of one key or value
-const GROUPS = 128u / WORDS;       // threads that share a word of the output
+const GROUPS = THREADS / WORDS;     // threads that share a word of the output
+const KEYS = THREADS / {{SHARE}}u;   // keys at a time
 const LOWEST = -3.0e38;
 
 var<workgroup> q: array<vec4<f32>, D / 4u>;       // pairs (j, j + D/2), as the keys have them
-var<workgroup> weights: array<f32, 128>;
-var<workgroup> sums: array<vec4<f32>, 256>;
+var<workgroup> weights: array<f32, KEYS>;
+//#if SHARED
+var<workgroup> shares: array<f32, THREADS>;
+//#endif
+var<workgroup> sums: array<vec4<f32>, 2u * THREADS>;
 
 fn load_query(first: u32, position: u32, thread: u32) {
   var sum = 0.0;
-  for (var i = thread; i < D; i += 128u) { sum += q_raw[first + i] * q_raw[first + i]; }
+  for (var i = thread; i < D; i += THREADS) { sum += q_raw[first + i] * q_raw[first + i]; }
   let factor = inverseSqrt(workgroup_sum(sum, thread) / f32(D) + params.eps);
-  for (var i = thread; i < D / 4u; i += 128u) {
+  for (var i = thread; i < D / 4u; i += THREADS) {
     let j = 2u * i;
     let a = rotate(factor * norm[j] * q_raw[first + j], factor * norm[j + HALF] * q_raw[first + j + HALF], j, position);
     let b = rotate(
@@ -65,10 +71,11 @@ fn load_query(first: u32, position: u32, thread: u32) {
   workgroupBarrier();
 }
 
-fn score(place: u32, kv_head: u32) -> f32 {
+// This thread's share of q · k.
+fn score(place: u32, kv_head: u32, thread: u32) -> f32 {
   let first = (place * params.kv_heads + kv_head) * WORDS;
   var sum = 0.0;
-  for (var i = 0u; i < WORDS; i++) {
+  for (var i = thread % {{SHARE}}u; i < WORDS; i += {{SHARE}}u) {
     let word = keys[first + i];
 //#if F16_CACHE
     sum += dot(vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)), q[2u * i])
@@ -80,7 +87,7 @@ fn score(place: u32, kv_head: u32) -> f32 {
   return sum;
 }
 
-@compute @workgroup_size(128)
+@compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = rows[group.y];
   let head = group.x;
@@ -92,7 +99,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var end = row.position + 1u;
   if (params.window > 0u) {
     begin = max(row.position + 1u, params.window) - params.window + group.z * params.split;
-    end = min(row.sees + 1u, begin + params.split);
+    end = row.sees + 1u;
+    if (group.z + 1u < params.splits) { end = min(end, begin + params.split); }
   } else {
     begin = params.first + group.z * params.split;
     end = min(min(end, begin + params.split), params.first + params.count);
@@ -111,27 +119,40 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let before = highest;
   let word = thread % WORDS;
   let part = thread / WORDS;
-  for (var start = begin; start < end; start += 128u) {
-    let position = start + thread;
+  for (var start = begin; start < end; start += KEYS) {
+    let position = start + thread / {{SHARE}}u;
     var mine = LOWEST;
-    if (position < end) { mine = score(position % params.ring - params.first, kv_head); }
+    if (position < end) { mine = score(position % params.ring - params.first, kv_head, thread); }
+//#if SHARED
+    shares[thread] = mine;
+    workgroupBarrier();
+    if (position < end) {
+      mine = 0.0;
+      for (var i = 0u; i < {{SHARE}}u; i++) { mine += shares[thread / {{SHARE}}u * {{SHARE}}u + i]; }
+    }
+//#endif
     let peak = max(highest, workgroup_max(mine, thread));
-    let weight = select(0.0, exp(mine - peak), position < end);
+    let weight = select(0.0, exp(mine - peak), position < end && thread % {{SHARE}}u == 0u);
     let shrink = exp(highest - peak);
     total = total * shrink + workgroup_sum(weight, thread);
-    weights[thread] = weight;
+    if (thread % {{SHARE}}u == 0u) { weights[thread / {{SHARE}}u] = weight; }
     workgroupBarrier();
     low *= shrink;
     high *= shrink;
-    let count = min(128u, end - start);
-    for (var i = part; i < count; i += GROUPS) {
-      let data = values[(((start + i) % params.ring - params.first) * params.kv_heads + kv_head) * WORDS + word];
+    let count = min(KEYS, end - start);
+    // Four values at a time, so that their loads do not wait for each other.
+    for (var i = part; i < count; i += 4u * GROUPS) {
+      for (var j = 0u; j < 4u; j++) {
+        let key = min(i + j * GROUPS, count - 1u);
+        let share = select(0.0, weights[key], i + j * GROUPS < count);
+        let data = values[(((start + key) % params.ring - params.first) * params.kv_heads + kv_head) * WORDS + word];
 //#if F16_CACHE
-      low += weights[i] * vec4<f32>(unpack2x16float(data.x), unpack2x16float(data.y));
-      high += weights[i] * vec4<f32>(unpack2x16float(data.z), unpack2x16float(data.w));
+        low += share * vec4<f32>(unpack2x16float(data.x), unpack2x16float(data.y));
+        high += share * vec4<f32>(unpack2x16float(data.z), unpack2x16float(data.w));
 //#else
-      low += weights[i] * data;
+        low += share * data;
 //#endif
+      }
     }
     highest = peak;
     workgroupBarrier();
@@ -142,7 +163,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let done = params.splits == 1u && params.final_segment != 0u;
   let carry = select(0.0, exp(before - highest), params.resumes != 0u);
-  for (var d = thread; d < D; d += 128u) {
+  for (var d = thread; d < D; d += THREADS) {
     var sum = 0.0;
     for (var i = 0u; i < GROUPS; i++) {
       let shares = 2u * (i * WORDS + d / {{PER_WORD}}u) + d % {{PER_WORD}}u / 4u;

@@ -1,4 +1,9 @@
-// 32 consecutive weights of one row, as eight vectors of four. `load32(row, block)` of the block_*.wgsl files makes it;
+// 32 consecutive weights of one row. The block_*.wgsl files know how they lie in memory:
+//
+//   fetch(row, block) -> Raw      the bytes, without looking at them, so that they can be asked for early
+//   decode(raw) -> Block          the weights as eight vectors of four
+//   dot32(raw, x, sum) -> f32     their product with a block of x whose elements add up to `sum`
+//
 // `params.blocks` is K / 32.
 
 struct Block {
@@ -7,3 +12,12 @@ struct Block {
 }
 
 //#include block_{{TYPE}}
+
+fn load32(row: u32, block: u32) -> Block {
+  return decode(fetch(row, block));
+}
+
+fn dot_block(w: Block, x: Block) -> f32 {
+  return dot(w.a, x.a) + dot(w.b, x.b) + dot(w.c, x.c) + dot(w.d, x.d)
+    + dot(w.e, x.e) + dot(w.f, x.f) + dot(w.g, x.g) + dot(w.h, x.h);
+}

@@ -4,18 +4,29 @@
 
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 
-fn halves(a: u32, b: u32) -> vec4<f32> {
-  return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
+struct Raw {
+  a: vec4<u32>,
+  b: vec4<u32>,
+  c: vec4<u32>,
+  d: vec4<u32>,
 }
 
-fn load32(row: u32, block: u32) -> Block {
+fn fetch(row: u32, block: u32) -> Raw {
   let at = (row * params.blocks + block) * 4u;
-  let a = codes[at];
-  let b = codes[at + 1u];
-  let c = codes[at + 2u];
-  let d = codes[at + 3u];
+  return Raw(codes[at], codes[at + 1u], codes[at + 2u], codes[at + 3u]);
+}
+
+fn halves(pair: vec2<u32>) -> vec4<f32> {
+  return vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
+}
+
+fn decode(raw: Raw) -> Block {
   return Block(
-    halves(a.x, a.y), halves(a.z, a.w), halves(b.x, b.y), halves(b.z, b.w),
-    halves(c.x, c.y), halves(c.z, c.w), halves(d.x, d.y), halves(d.z, d.w),
+    halves(raw.a.xy), halves(raw.a.zw), halves(raw.b.xy), halves(raw.b.zw),
+    halves(raw.c.xy), halves(raw.c.zw), halves(raw.d.xy), halves(raw.d.zw),
   );
+}
+
+fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
+  return dot_block(decode(raw), x);
 }

@@ -7,16 +7,35 @@
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<u32>;
 
-fn load32(row: u32, block: u32) -> Block {
+struct Raw {
+  q: vec4<u32>,
+  dm: vec2<f32>,
+}
+
+fn fetch(row: u32, block: u32) -> Raw {
   let at = row * params.blocks + block;
-  let q = codes[at];
   let super_block = (at >> 3u) * 5u;
   let pair = scales[super_block + 1u + ((at & 7u) >> 1u)] >> ((at & 1u) * 16u);
-  let dm = unpack2x16float(scales[super_block]);
-  let d = dm.x * f32(pair & 0xffu);
-  let m = -dm.y * f32((pair >> 8u) & 0xffu);
+  let dm = unpack2x16float(scales[super_block]) * vec2<f32>(f32(pair & 0xffu), -f32((pair >> 8u) & 0xffu));
+  return Raw(codes[at], dm);
+}
+
+fn unscaled(raw: Raw) -> Block {
+  let q = raw.q;
   return Block(
-    d * low_nibbles(q.x) + m, d * high_nibbles(q.x) + m, d * low_nibbles(q.y) + m, d * high_nibbles(q.y) + m,
-    d * low_nibbles(q.z) + m, d * high_nibbles(q.z) + m, d * low_nibbles(q.w) + m, d * high_nibbles(q.w) + m,
+    floats(low_nibbles(q.x), 0.0), floats(high_nibbles(q.x), 0.0), floats(low_nibbles(q.y), 0.0),
+    floats(high_nibbles(q.y), 0.0), floats(low_nibbles(q.z), 0.0), floats(high_nibbles(q.z), 0.0),
+    floats(low_nibbles(q.w), 0.0), floats(high_nibbles(q.w), 0.0),
   );
+}
+
+fn decode(raw: Raw) -> Block {
+  let w = unscaled(raw);
+  let d = raw.dm.x;
+  let m = raw.dm.y;
+  return Block(d * w.a + m, d * w.b + m, d * w.c + m, d * w.d + m, d * w.e + m, d * w.f + m, d * w.g + m, d * w.h + m);
+}
+
+fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
+  return raw.dm.x * dot_block(unscaled(raw), x) + raw.dm.y * sum;
 }

@@ -7,21 +7,40 @@
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<u32>;
 
-fn fifth(bits: u32) -> vec4<f32> {
-  return vec4<f32>((vec4<u32>(bits) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)) * 16.0;
+struct Raw {
+  q: vec4<u32>,
+  high: u32,
+  dm: vec2<f32>,
 }
 
-fn load32(row: u32, block: u32) -> Block {
+fn fetch(row: u32, block: u32) -> Raw {
   let at = row * params.blocks + block;
-  let q = codes[at];
-  let high = scales[2u * at];
-  let dm = unpack2x16float(scales[2u * at + 1u]);
-  let d = dm.x;
-  let m = dm.y;
+  return Raw(codes[at], scales[2u * at], unpack2x16float(scales[2u * at + 1u]));
+}
+
+// The high bits of four elements, in place above their nibbles.
+fn fifth(bits: u32) -> vec4<u32> {
+  return ((vec4<u32>(bits) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)) << vec4<u32>(4u);
+}
+
+fn unscaled(raw: Raw) -> Block {
+  let q = raw.q;
+  let h = raw.high;
   return Block(
-    d * (low_nibbles(q.x) + fifth(high)) + m, d * (high_nibbles(q.x) + fifth(high >> 4u)) + m,
-    d * (low_nibbles(q.y) + fifth(high >> 8u)) + m, d * (high_nibbles(q.y) + fifth(high >> 12u)) + m,
-    d * (low_nibbles(q.z) + fifth(high >> 16u)) + m, d * (high_nibbles(q.z) + fifth(high >> 20u)) + m,
-    d * (low_nibbles(q.w) + fifth(high >> 24u)) + m, d * (high_nibbles(q.w) + fifth(high >> 28u)) + m,
+    floats(low_nibbles(q.x) | fifth(h), 0.0), floats(high_nibbles(q.x) | fifth(h >> 4u), 0.0),
+    floats(low_nibbles(q.y) | fifth(h >> 8u), 0.0), floats(high_nibbles(q.y) | fifth(h >> 12u), 0.0),
+    floats(low_nibbles(q.z) | fifth(h >> 16u), 0.0), floats(high_nibbles(q.z) | fifth(h >> 20u), 0.0),
+    floats(low_nibbles(q.w) | fifth(h >> 24u), 0.0), floats(high_nibbles(q.w) | fifth(h >> 28u), 0.0),
   );
+}
+
+fn decode(raw: Raw) -> Block {
+  let w = unscaled(raw);
+  let d = raw.dm.x;
+  let m = raw.dm.y;
+  return Block(d * w.a + m, d * w.b + m, d * w.c + m, d * w.d + m, d * w.e + m, d * w.f + m, d * w.g + m, d * w.h + m);
+}
+
+fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
+  return raw.dm.x * dot_block(unscaled(raw), x) + raw.dm.y * sum;
 }

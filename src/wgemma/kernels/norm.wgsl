@@ -17,7 +17,9 @@ struct Params {
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   prepare(group.x, thread, true);
-  for (var i = thread; i < params.blocks * 8u; i += {{THREADS}}u) {
-    x[group.x * params.blocks * 8u + i] = input4(group.x, i);
+  let quads = params.blocks * 8u;
+  for (var j = 0u; j < {{QUADS}}u; j++) {
+    let i = thread + {{THREADS}}u * j;
+    if (i < quads) { x[group.x * quads + i] = kept[j]; }
   }
 }

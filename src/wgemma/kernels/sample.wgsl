@@ -24,7 +24,6 @@ const SHARES = 2147483648.0;  // a probability of one, as an integer
 var<workgroup> bins: array<atomic<u32>, 256>;
 var<workgroup> found_digit: u32;
 var<workgroup> found_above: u32;
-var<workgroup> winners: array<u32, {{THREADS}}>;
 var<workgroup> winner: atomic<u32>;
 
 // Larger floats have larger keys.
@@ -137,47 +136,62 @@ fn argmax(highest: f32, thread: u32) -> u32 {
   return atomicLoad(&winner);
 }
 
-// Draws among keys ≥ least; each thread's logits are consecutive in the cumulative sum.
+// The bin at which, counting up from the first, `goal` is passed; what lies below it is remembered in found_above.
+fn find_bin(goal: u32, thread: u32) -> u32 {
+  workgroupBarrier();
+  if (thread == 0u) {
+    var below = 0u;
+    var bin = 0u;
+    loop {
+      let here = atomicLoad(&bins[bin]);
+      if (below + here > goal || bin == 255u) { break; }
+      below += here;
+      bin += 1u;
+    }
+    found_digit = bin;
+    found_above = below;
+  }
+  workgroupBarrier();
+  return workgroupUniformLoad(&found_digit);
+}
+
+fn drawn_share(i: u32, least: u32, highest: f32, total: f32) -> u32 {
+  let value = logits[i];
+  if (key_of(value) < least) { return 0u; }
+  return u32(exp((value - highest) / settings.temperature) / total * SHARES + 0.5);
+}
+
+// Draws among keys ≥ least. Probabilities are integers and stand in the order of their tokens, so that the number of
+// threads makes no difference: first the 256th of the vocabulary is found that holds the random number, then the 256th
+// of that, until one token is left.
 fn draw(least: u32, highest: f32, position: u32, thread: u32) -> vec2<u32> {
   var sum = 0.0;
-  var last = 0xffffffffu;
   for (var i = thread; i < arrayLength(&logits); i += THREADS) {
-    if (key_of(logits[i]) >= least) {
-      sum += exp((logits[i] - highest) / settings.temperature);
-      last = i;
-    }
+    if (key_of(logits[i]) >= least) { sum += exp((logits[i] - highest) / settings.temperature); }
   }
   let total = workgroup_sum(sum, thread);
-  workgroupBarrier();
-  reduce_scratch[thread] = sum;
-  winners[thread] = last;
-  if (thread == 0u) { atomicStore(&winner, 0xffffffffu); }
-  workgroupBarrier();
-  var before = 0.0;
-  for (var i = 0u; i < thread; i++) { before += reduce_scratch[i]; }
-  let goal = random(position) * total;
-  if (goal >= before && goal < before + sum) {
-    var reached = before;
-    for (var i = thread; i < arrayLength(&logits); i += THREADS) {
-      if (key_of(logits[i]) >= least) {
-        reached += exp((logits[i] - highest) / settings.temperature);
-        if (goal < reached) {
-          last = i;
-          break;
-        }
-      }
+  var begin = 0u;
+  var end = arrayLength(&logits);
+  var goal = 0u;
+  for (var level = 0u; level < 4u; level++) {
+    let width = (end - begin + 255u) / 256u;
+    clear_bins(thread);
+    for (var i = begin + thread; i < end; i += THREADS) {
+      atomicAdd(&bins[(i - begin) / width], drawn_share(i, least, highest, total));
     }
-    atomicMin(&winner, last);
-  }
-  workgroupBarrier();
-  // Rounding may leave the goal past the last sum: then it is the last candidate of all.
-  if (thread == 0u && atomicLoad(&winner) == 0xffffffffu) {
-    for (var i = 0u; i < THREADS; i++) {
-      if (winners[i] != 0xffffffffu) { atomicStore(&winner, winners[i]); }
+    workgroupBarrier();
+    if (level == 0u) {
+      var all = 0u;
+      for (var i = 0u; i < 256u; i++) { all += atomicLoad(&bins[i]); }
+      goal = min(u32(random(position) * f32(all)), max(all, 1u) - 1u);
     }
+    let bin = find_bin(goal, thread);
+    goal -= workgroupUniformLoad(&found_above);
+    begin += bin * width;
+    end = min(end, begin + width);
+    workgroupBarrier();
   }
-  workgroupBarrier();
-  return vec2<u32>(atomicLoad(&winner), bitcast<u32>(total));
+  return vec2<u32>(begin, bitcast<u32>(total));
 }
 
 @compute @workgroup_size({{THREADS}})

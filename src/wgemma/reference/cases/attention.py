@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
+from wgemma.model.decoder import attention_threads
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
@@ -41,7 +42,7 @@ def _kv_cases() -> Iterator[Case]:
     pages: dict[str, Any] = {"ring": 1 << 31, "segments": (16, 48, 16)}
     table: list[tuple[bool, int, int, tuple[int, ...], dict[str, Any]]] = [
         (True, 32, 1, (0,), ring),
-        (True, 64, 2, (62, 63, 64, 65, 0, 1), {**ring, "unused": (4,)}),
+        (True, 64, 2, (62, 63, 64, 65, 0, 2), {**ring, "unused": (4,)}),
         (True, 256, 2, (15, 16, 63, 64, 79, 80), pages),
         (False, 128, 4, tuple(range(40, 73)), {**pages, "own_v": False}),
         (False, 512, 1, (63, 64), {**pages, "pairs": 64}),
@@ -108,6 +109,8 @@ def _attention_cases() -> Iterator[Case]:
         (True, 64, 6, 3, (0, 255, 256, 383, 384, 500, 639), {**pages, "splits": 4, "unused": (2,)}),
         (False, 128, 8, 2, (199, 200, 201, 511, 512, 700, 1300), far),
         (False, 128, 4, 1, (600, 601, 650, 699), {**far, "image": (601, 700)}),
+        (True, 64, 4, 1, (0, 50, 199, 200, 450, 700), {**far, "splits": 4, "unused": (4,)}),
+        (False, 256, 2, 1, (600, 650, 699), {**far, "splits": 3, "image": (601, 700)}),
         (False, 512, 8, 1, (639,), {**pages, "splits": 5, "pairs": 64}),
         (False, 512, 2, 2, (100, 383), {**pages, "pairs": 64}),
         (False, 256, 4, 2, (5, 300, 511), {**full, "splits": 32}),
@@ -151,12 +154,13 @@ def _attention(
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
     bindings |= {"turns": turns, "partial": states, "out": out}
     constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>" if f16 else "vec4<f32>", "F16_CACHE": f16}
-    constants |= {"PER_WORD": 8 if f16 else 4, "THREADS": 128}
+    constants |= {"PER_WORD": 8 if f16 else 4, **attention_threads(len(rows))}
     first, depth = 0, max(positions) + 1
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
-        reach = ring if window else max(-(-min(count, depth - first) // splits), 1)
+        reach = max(-(-(window or min(count, depth - first)) // splits), 1)
+        reach = ring if window and splits == 1 else reach
         place = (window, ring, first, count)
         params = (heads, kv_heads, stride, *place, splits, reach, int(i > 0), int(i == len(segments) - 1), EPS)
         bound = {**bindings, "keys": keys, "values": values}

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
+from wgemma.model.matmul import quads
 from wgemma.model.planes import PLANES
+from wgemma.model.weights import Matrix
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import Array
@@ -24,6 +26,9 @@ def cases() -> Iterator[Case]:
 
 def _matvec_cases() -> Iterator[Case]:
     """Every type with few and with many lanes; K of one block, and of more than a slice."""
+    for lanes in (4, 16):
+        for kind in ("Q4_K", "Q6_K", "F16"):
+            yield case(_matvec, lanes == 4, kind=kind, rows=2, n=67, columns=768, lanes=lanes, source="norm")
     for kind in PLANES:
         narrow, middling, wide = widths(kind)
         for rows, n in ((1, 33), (2, 7), (3, 1), (7, 64), (8, 130)):
@@ -58,6 +63,18 @@ def _mode_cases() -> Iterator[Case]:
             yield case(_matvec, False, kind="Q8_0", rows=3, n=34, columns=96, lanes=8, **options)
 
 
+def _shared_out(lab: Lab, matrix: Matrix, lanes: int) -> dict[str, Any]:
+    """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
+    wide, held = lanes <= lab.device.subgroup_size, quads(matrix.columns)
+    constants = {"TYPE": matrix.planes.reader, "LANES": lanes, "SLICE": 64, "WIDE": wide, "QUADS": held}
+    return constants | {"THREADS": THREADS}
+
+
+def _fewer(threads: int) -> int:
+    """Half the workgroups the rows would fill, so that each must go on to further rows."""
+    return max(1, -(-threads // (2 * THREADS)) // 2)
+
+
 def _matvec(
     lab: Lab,
     kind: str,
@@ -88,7 +105,7 @@ def _matvec(
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = {"TYPE": matrix.planes.reader, "LANES": lanes, "THREADS": THREADS, "SELECT": select}
+    constants = _shared_out(lab, matrix, lanes) | {"SELECT": select}
     constants |= {"RESIDUAL": bool(source), "NORM": source == "norm"} | ({mode: True} if mode else {})
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
@@ -106,7 +123,7 @@ def _matvec(
             0,
             0,
         )
-        grid = [-(-part.rows * lanes // THREADS), len(picked)]
+        grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
     result = twins.linear(w, x[picked])
     expected = untouched(len(picked), stride)
@@ -152,11 +169,11 @@ def _experts(
     width = n // 2 if geglu else n
     y = lab.out(rows * slots * width)
     bindings: dict[str, Binding] = {"x": lab.put(x), "chosen": lab.put(chosen, "<u4"), "weights": lab.put(weights)}
-    constants = {"TYPE": matrix.planes.reader, "LANES": lanes, "THREADS": THREADS, "EXPERTS": True}
+    constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": True}
     constants |= {"GEGLU": geglu, "WEIGHTED": weighted}
     for part in matrix.parts:
         params = (matrix.blocks, n, 0, 0, 1.0, EPS, 0.0, 0, 0, slots, part.first // n, part.rows // n)
-        grid = [-(-n * lanes // THREADS), rows, slots]
+        grid = [_fewer(n * lanes), rows, slots]
         lab.run("matvec", grid, {**part.bindings(), **bindings, "y": y}, params, constants)
     result = twins.experts(w.reshape(count, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(twins.geglu(result) if geglu else result),), F32)

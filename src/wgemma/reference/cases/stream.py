@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wgemma.model.matmul import quads
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched
 
@@ -29,7 +30,8 @@ def _norm(lab: Lab, rows: int, columns: int, norm: bool, extreme: str = "") -> O
     norms = lab.norms(2, columns)
     h_out, x = lab.out(rows * columns), lab.out(rows * columns)
     bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
-    lab.run("norm", [rows], bindings, (columns // 32, scale, EPS), {"THREADS": THREADS, "NORM": norm})
+    constants = {"THREADS": THREADS, "NORM": norm, "QUADS": quads(columns)}
+    lab.run("norm", [rows], bindings, (columns // 32, scale, EPS), constants)
     v, expected = twins.residual(h, o, norms, scale, EPS, norm=norm)
     return Outcome((lab.read(h_out), lab.read(x)), (framed(v), framed(expected)), F32)
 

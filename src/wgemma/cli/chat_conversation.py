@@ -1,0 +1,185 @@
+"""What a chat consists of: its settings, its messages, and the file they can be kept in. Knows no terminal."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from wgemma.cli.chat_answer import Reply
+from wgemma.engine.sampling import Sampling
+from wgemma.errors import SessionError, SettingsError
+from wgemma.text.template import render
+
+FORMAT, VERSION = "wgemma chat", 1
+MAX_FILE = 64 << 20
+NO_TOOLS = "There are no tools in this chat."
+
+# What can be set, in the order it is shown.
+PARAMETERS: dict[str, type] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repeat_penalty": float,
+    "repeat_last_n": int,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "seed": int,
+    "max_tokens": int,
+    "thinking_budget": int,
+    "stop": list,
+}
+OLLAMA_NAMES = {"num_predict": "max_tokens"}
+RANGES = {"seed": (0, (1 << 64) - 1), "max_tokens": (1, 1 << 31), "thinking_budget": (0, 1 << 31)}
+
+
+@dataclass
+class Settings:
+    """`values` holds what the user has set; for the rest the model's own settings count."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    think: bool = False
+    hide_thinking: bool = False
+    verbose: bool = False
+
+    def put(self, name: str, value: Any) -> str:
+        """Sets a parameter from text or from a value, or says what is wrong with it. Returns the name it goes by."""
+        name = OLLAMA_NAMES.get(name, name)
+        if name in ("context", "num_ctx"):
+            raise SettingsError("the context is made when the model is loaded: start again with --context N.")
+        if name not in PARAMETERS:
+            near = get_close_matches(name, PARAMETERS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PARAMETERS)}."
+            raise SettingsError(f"there is no parameter {name!r:.80}. {hint}")
+        self.values[name] = _texts(name, value) if name == "stop" else _number(name, value)
+        return name
+
+    def options(self) -> dict[str, Any]:
+        """What `Model.chat` is called with."""
+        return {"think": self.think, **self.values}
+
+    def effective(self, own: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+        """Every parameter's value and where it comes from: set here, the model's own, or the default."""
+        names = {ours: theirs for theirs, ours in OLLAMA_NAMES.items()}
+        found = {}
+        for name in PARAMETERS:
+            if name in self.values:
+                found[name] = self.values[name], "set"
+            elif (theirs := names.get(name, name)) in own:
+                found[name] = own[theirs], "model"
+            else:
+                found[name] = getattr(Sampling(), name, None), "default"
+        return found
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        try:
+            value = shlex.split(value)
+        except ValueError:
+            raise SettingsError(f"{name} has a quotation mark that is not closed.") from None
+    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        raise SettingsError(f"{name} must be one or more texts.")
+    return value
+
+
+def _number(name: str, value: Any) -> Any:
+    kind = PARAMETERS[name]
+    try:
+        number: Any = kind(str(value))
+    except ValueError:
+        whole = "a whole number" if kind is int else "a number"
+        raise SettingsError(f"{name} is {str(value)!r:.80}; it must be {whole}.") from None
+    if name in Sampling.__dataclass_fields__:
+        Sampling(**{name: number})  # knows its own ranges
+    least, most = RANGES.get(name, (number, number))
+    if not least <= number <= most:
+        raise SettingsError(f"{name} is {number}; it must be a number from {least} to {most}.")
+    return number
+
+
+class Conversation:
+    """Messages in the order they were said. `system` is None while the model's own system text counts."""
+
+    def __init__(self, settings: Settings, messages: list[dict[str, Any]] | None = None, system: str | None = None):
+        self.settings = settings
+        self.system = system
+        self.messages = list(messages or [])
+        if self.messages and self.messages[0].get("role") in ("system", "developer"):
+            first = self.messages.pop(0).get("content")
+            self.system = first if system is None and isinstance(first, str) else system
+
+    def asking(self, question: str) -> list[dict[str, Any]]:
+        """The messages to answer when `question` comes next."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, *self.messages, {"role": "user", "content": question}]
+
+    def keep(self, question: str, reply: Reply) -> None:
+        """The question and its answer, as far as it came; a question without any answer is taken back."""
+        if not reply.kept:
+            return
+        answer: dict[str, Any] = {"role": "assistant", "content": reply.text}
+        if reply.thinking:
+            answer["thinking"] = reply.thinking
+        calls = [call for call in reply.tool_calls if call.error is None]
+        if calls:
+            answer["tool_calls"] = [{"function": {"name": c.name, "arguments": c.arguments}} for c in calls]
+        self.messages += [{"role": "user", "content": question}, answer]
+        self.messages += [{"role": "tool", "name": call.name, "content": NO_TOOLS} for call in calls]
+
+    def clear(self) -> None:
+        """Forgets what was said; the system text and the settings stay."""
+        self.messages.clear()
+
+    # -- in a file
+
+    def save(self, path: Path, model: str) -> None:
+        """Writes the chat. A file that is there already is replaced only if it is a chat, too."""
+        settings = {"think": self.settings.think, "parameters": self.settings.values}
+        head = {"format": FORMAT, "version": VERSION, "model": model, "system": self.system, "settings": settings}
+        text = json.dumps({**head, "messages": self.messages}, indent=1)
+        try:
+            if path.exists() and (not path.is_file() or _read(path).get("format") != FORMAT):
+                raise SessionError(f"{path} is there already and is no saved chat. Choose another name.")
+            draft = path.with_name(path.name + ".new")
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+        except (OSError, ValueError) as error:
+            raise SessionError(f"{path} cannot be written: {getattr(error, 'strerror', error)}.") from None
+
+    def load(self, path: Path) -> str:
+        """Takes messages, system text and settings from a file; says which model it was saved with."""
+        found = _read(path)
+        if found.get("format") != FORMAT:
+            raise SessionError(f"{path} is not a saved chat. `/save FILE` writes one.")
+        if found.get("version") != VERSION:
+            raise SessionError(f"{path} is of version {found.get('version')!r:.20}; this wgemma reads {VERSION}.")
+        messages, system, settings = found.get("messages"), found.get("system"), found.get("settings")
+        if not isinstance(system, str | None) or not isinstance(settings, dict) or not isinstance(messages, list):
+            raise SessionError(f"{path} is damaged: messages, system text or settings are not what they should be.")
+        render(messages)  # refuses what could not be sent
+        fresh = Settings(think=settings.get("think") is True)
+        parameters = settings.get("parameters")
+        for name, value in parameters.items() if isinstance(parameters, dict) else ():
+            fresh.put(name, value)
+        self.settings.values, self.settings.think = fresh.values, fresh.think
+        self.messages, self.system = messages, system
+        return str(found.get("model"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; what is no such file is an empty one."""
+    try:
+        if not path.is_file():
+            raise SessionError(f"{path}: no such file.")
+        if path.stat().st_size > MAX_FILE:
+            return {}
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SessionError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,171 @@
+"""From what the user named to a model ready to chat: found or fetched, what goes where told, and loaded.
+
+All that is told goes to standard error; with `quiet` nothing is.
+"""
+
+import argparse
+import re
+import string
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from wgemma.api import Model, load, open_device
+from wgemma.cli.chat_render import DIM, PLAIN, coloured
+from wgemma.cli.output import Bar, clean, human_bytes, progress
+from wgemma.engine.engine import TABLE, Options, Plan, context_of, plan, table_choices
+from wgemma.errors import DeviceError, Error
+from wgemma.files.download import download
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import ModelFiles, locate
+from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.sources import HttpSource, is_url
+from wgemma.gpu.device import Device
+from wgemma.model.config import Config, find_tensors
+
+NO_MODEL = (
+    "There is no model yet. `ollama pull gemma4:e2b` gets one, and then `wgemma run` chats with it; "
+    "or give the path of a .gguf file: `wgemma run model.gguf`."
+)
+
+
+def default_model() -> str | None:
+    """The model to use when none is named: the most recent runnable Gemma 4 of the Ollama store."""
+    for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
+        if _runnable(model):
+            return str(model.name)
+    return None
+
+
+def _runnable(model: StoredModel) -> bool:
+    try:
+        model.open().close()
+        return not model.adapters
+    except Error:
+        return False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A loaded model and what else the chat wants to know of it. `target` is what `wgemma show` takes."""
+
+    model: Model
+    files: ModelFiles
+    target: str
+    seconds: float
+    device: Device | None
+
+    @property
+    def name(self) -> str:
+        return _short(self.files)
+
+    def close(self) -> None:
+        self.model.close()
+        if self.device is not None:
+            self.device.close()
+
+
+def _short(files: ModelFiles) -> str:
+    return files.name if files.stored else Path(files.model).name
+
+
+def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
+    """Loads a model; `options` has device, context, kv and ple."""
+    path = fetch(target, quiet=quiet) if _is_download(target) else target
+    files = locate(path)
+    settings = Options(context=options.context, kv=options.kv, ple=options.ple)
+    start = time.perf_counter()
+    with Gguf.open(files.model) as gguf:
+        config = Config.from_gguf(gguf)
+        context = context_of(config, settings)  # refuses a wrong one before a device is opened
+        tensors = find_tensors(config, gguf.tensors)
+        device = choose_device(options.device, quiet=quiet)
+        total = 0
+        if device is None:
+            _tell(f"{_short(files)} on NumPy (reference)", quiet=quiet)
+        else:
+            choices = table_choices(device, gguf, config, settings)
+            total = sum(t.nbytes for name, t in tensors.items() if name != TABLE or choices[0])
+            planned = plan(config, gguf.tensors, settings, context, choices[0])
+            _tell(describe_plan(f"{_short(files)} on {_adapter(device)}", planned, context), quiet=quiet)
+    with ExitStack() as stack:
+        bar: Bar = (lambda amount: None) if quiet or not total else stack.enter_context(progress("loading", total))
+        model = load(
+            path,
+            device=device or "reference",
+            context=options.context,
+            kv=options.kv,
+            ple=options.ple,
+            progress=bar,
+        )
+    return Opened(model, files, str(path), time.perf_counter() - start, device)
+
+
+def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
+    """The adapter to compute on; None is the NumPy reference, asked for or for want of any adapter."""
+    if name == "reference":
+        return None
+    try:
+        return open_device(name)
+    except DeviceError as trouble:
+        if name is not None:
+            raise
+        reason = str(trouble).partition(". ")[0].rstrip(".")
+        _tell(
+            f"No GPU to compute on ({reason}), so NumPy does it: right, but slow. To change that install "
+            "your GPU's driver; on Linux its Vulkan driver, or mesa-vulkan-drivers for one in software.",
+            quiet=quiet,
+        )
+        return None
+
+
+def _adapter(device: Device) -> str:
+    return f"{device.info.name}, {device.info.backend}"
+
+
+def describe_plan(title: str, planned: Plan, context: int) -> str:
+    """What will take memory where: a small table on a terminal, one line elsewhere."""
+    where = "GPU" if planned.table_on_gpu else "host, a row for each token"
+    rows = [
+        ("weights", planned.weights, "GPU"),
+        *([("per-layer table", planned.table, where)] if planned.table else []),
+        ("keys and values", planned.kv, f"GPU, with all {context} tokens in use"),
+        ("activations", planned.activations, "GPU"),
+        ("total", planned.gpu, "GPU"),
+    ]
+    if not sys.stderr.isatty():
+        facts = ", ".join(f"{name} {human_bytes(size)} ({place})" for name, size, place in rows)
+        return f"{title}: {facts}"
+    lines = [f"  {name:<16} {human_bytes(size):>8}  {place}" for name, size, place in rows]
+    return "\n".join([title, *lines])
+
+
+def _tell(text: str, *, quiet: bool) -> None:
+    if not quiet:
+        dim, plain = (DIM, PLAIN) if coloured(sys.stderr) else ("", "")
+        print(f"{dim}{clean(text)}{plain}", file=sys.stderr)
+
+
+# -- from the web
+
+
+def _is_download(target: str) -> bool:
+    return is_url(target) and re.split("[?#]", target)[0].lower().endswith(".gguf")
+
+
+def fetch(url: str, *, quiet: bool = False) -> Path:
+    """The file behind the URL, from the cache or into it; the bar appears only if something is to be fetched."""
+    with ExitStack() as stack:
+        bars: list[Bar] = []
+
+        def advance(amount: int) -> None:
+            if not bars:
+                bars.append(
+                    stack.enter_context(progress("downloading", HttpSource(quote(url, safe=string.punctuation)).size))
+                )
+            bars[0](amount)
+
+        return download(url, progress=(lambda amount: None) if quiet else advance)

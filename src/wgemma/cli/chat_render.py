@@ -1,0 +1,119 @@
+"""Parts of a reply → what is written to the terminal. Pure: text in, text out.
+
+Whatever the model says is taken for hostile. Each character is judged by itself, so it does not matter where the
+stream was cut: an escape sequence arrives as harmless text, with its escape character spelled out.
+"""
+
+import json
+import os
+from typing import TextIO
+from unicodedata import category
+
+from wgemma.api import Part
+from wgemma.cli.chat_answer import Reply
+from wgemma.cli.output import clean
+from wgemma.text.reply import ToolCall
+
+DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they move no cursor
+
+
+def safe(text: str) -> str:
+    """Text for people, in every script; control characters but newline and tab are made visible."""
+    return "".join(c if c in JOINERS or category(c) == "Zs" else clean(c) for c in text)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether this stream is a terminal that likes escape sequences, and the user does, too."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Painter:
+    """Writes one reply. `colour` dims the thinking; `hide_thinking` shows that there is some, to those who watch."""
+
+    def __init__(self, *, colour: bool = False, watched: bool = False, hide_thinking: bool = False) -> None:
+        self._dim, self._plain = (DIM, PLAIN) if colour else ("", "")
+        self._watched = watched
+        self._hide = hide_thinking
+        self._thinking = False
+        self._column = 0  # 0 at the start of a line
+
+    def part(self, part: Part) -> str:
+        """What to write for this part."""
+        if part.kind == "thinking":
+            return self._thought(part.text)
+        if part.tool_call is not None:
+            return self._leave_thought() + self._line(f"→ {describe(part.tool_call)}")
+        return self._leave_thought() + self._track(safe(part.text)) if part.text else ""
+
+    def end(self) -> str:
+        """What closes the reply: the cursor is at the start of a line afterwards, and no style is left on."""
+        return self._leave_thought(last=True) + ("\n" if self._column else "")
+
+    def _thought(self, text: str) -> str:
+        if self._hide and not self._watched:
+            return ""
+        opening = ""
+        if not self._thinking:
+            opening = self._fresh_line() + self._dim + "thinking…" + ("" if self._hide else "\n")
+            self._thinking, self._column = True, 0
+        return opening + ("" if self._hide else self._track(safe(text)))
+
+    def _leave_thought(self, *, last: bool = False) -> str:
+        if not self._thinking:
+            return ""
+        self._thinking = False
+        before = " " if self._hide else self._fresh_line()
+        self._column = 0
+        return f"{before}…done{self._plain}\n" + ("" if last else "\n")
+
+    def _line(self, text: str) -> str:
+        before = self._fresh_line()
+        self._column = 0
+        return f"{before}{text}\n"
+
+    def _fresh_line(self) -> str:
+        return "\n" if self._column else ""
+
+    def _track(self, text: str) -> str:
+        if text:
+            self._column = 0 if text.endswith("\n") else 1
+        return text
+
+
+def describe(call: ToolCall) -> str:
+    """get_weather(city="Paris", days=3)"""
+    if call.error is not None:
+        return safe(f"a tool call that cannot be read ({call.error}): {call.raw}").replace("\n", "⏎")
+    values = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    return safe(f"{call.name}({', '.join(values)})").replace("\n", "⏎")
+
+
+def remark(reply: Reply, context: int) -> str:
+    """Why the answer ended, if it is not plain to see."""
+    if reply.finish_reason == "cancelled":
+        return "(stopped)" if reply.kept else "(stopped before the answer; the question is not kept)"
+    if reply.finish_reason != "length" or reply.usage is None:
+        return ""
+    if reply.usage.prompt + reply.usage.generated >= context:
+        return f"(cut: the context of {context} tokens is full)"
+    return f"(cut after {reply.usage.generated} tokens, as max_tokens asks)"
+
+
+def statistics(reply: Reply, load_seconds: float | None = None) -> str:
+    """What `--verbose` tells, a fact a line."""
+    timings, usage = reply.timings(), reply.usage
+    facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
+    if usage is not None:
+        computed = usage.prompt - usage.reused
+        facts["prompt"] = f"{usage.prompt} tokens{_speed(timings['prompt_tokens_per_second'])}"
+        facts["re-used"] = f"{usage.reused} tokens, so {computed} were computed"
+        facts["generated"] = f"{usage.generated} tokens{_speed(timings['generated_tokens_per_second'])}"
+    if (first := timings["first_token_seconds"]) is not None:
+        facts["first token"] = f"after {first:.2f} s"
+    facts["total"] = f"{timings['total_seconds']:.2f} s"
+    return "".join(f"{name:<13}{fact}\n" for name, fact in facts.items())
+
+
+def _speed(rate: float | None) -> str:
+    return "" if rate is None else f", {rate:.1f} tokens/s"

@@ -1,0 +1,254 @@
+"""The chat at a terminal: reads lines, answers them, obeys commands. Only leaving leaves it."""
+
+import argparse
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from wgemma.cli import show
+from wgemma.cli.chat_answer import Reply, answer
+from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
+from wgemma.cli.chat_conversation import Conversation, Settings
+from wgemma.cli.chat_model import Opened
+from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
+from wgemma.errors import Error, SettingsError
+
+PROMPT, MORE = ">>> ", "... "
+
+
+class Repl:
+    """One chat with one model, on standard input and output."""
+
+    def __init__(self, opened: Opened, conversation: Conversation) -> None:
+        self.opened = opened
+        self.conversation = conversation
+        self.history = History(history_file())
+        self._typing = False  # whether Ctrl-C has a line to end
+        self._load_seconds: float | None = opened.seconds  # told with the first statistics
+        self._dim, self._plain = (DIM, PLAIN) if coloured(sys.stdout) else ("", "")
+
+    def run(self) -> int:
+        """Chats until the user leaves."""
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        self.history.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
+        try:
+            self._remark(f"{self.opened.name} is ready. /? for help, /bye to leave.")
+            self._recite()
+            while self._turn():
+                pass
+        finally:
+            self.history.save()
+            signal.signal(signal.SIGINT, before)
+        return 0
+
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C ends the line being typed, once; whoever leans on the key is not thrown out."""
+        if self._typing:
+            self._typing = False
+            raise KeyboardInterrupt
+
+    def _turn(self) -> bool:
+        """One line and what follows from it; False when it is time to leave."""
+        try:
+            return self._follow(self._read())
+        except EOFError:
+            print()
+            return False
+        except KeyboardInterrupt:
+            print()
+            if not self.history.unfinished_line():
+                self._remark("Ctrl-D or /bye leaves.")
+        except UnicodeDecodeError:
+            self._remark("That line is not UTF-8 text. Say it again.")
+        except Error as error:
+            print(safe(str(error)))
+        return True
+
+    def _read(self) -> Line:
+        self._typing = True
+        try:
+            return gather(input(PROMPT), lambda: input(MORE))
+        finally:
+            self._typing = False
+
+    def _follow(self, line: Line) -> bool:
+        if line.is_command:
+            name, rest = split_command(line.text)
+            if name == "/bye":
+                return False
+            self._obey(name, rest)
+        elif line.text.strip():
+            self._ask(line.text)
+        return True
+
+    # -- answers
+
+    def _ask(self, text: str) -> None:
+        settings, reply = self.conversation.settings, Reply()
+        question = text.encode(errors="replace").decode()
+        painter = Painter(colour=bool(self._dim), watched=True, hide_thinking=settings.hide_thinking)
+        try:
+            messages = self.conversation.asking(question)
+            answer(self.opened.model, messages, settings.options(), reply, lambda part: write(painter.part(part)))
+        finally:
+            write(painter.end())
+            self.conversation.keep(question, reply)
+        self._remark(remark(reply, self.opened.model.backend.context))
+        if settings.verbose:
+            print(f"\n{self._dim}{statistics(reply, self._load_seconds)}{self._plain}", end="")
+            self._load_seconds = None
+        print()
+
+    def _recite(self) -> None:
+        """What was said so far, as it would look had it been said here."""
+        for message in self.conversation.messages:
+            content = message.get("content")
+            text = safe(content) if isinstance(content, str) else "(not text)"
+            if message.get("role") == "user":
+                print(f"{PROMPT}{text}")
+            elif message.get("role") != "tool":
+                print(f"{text}\n")
+
+    def _remark(self, text: str) -> None:
+        if text:
+            print(f"{self._dim}{safe(text)}{self._plain}")
+
+    # -- commands
+
+    def _obey(self, name: str, rest: str) -> None:
+        if name == "/?":
+            print(help_text(), end="")
+        elif name == "/clear":
+            self.conversation.clear()
+            self._remark("The chat is forgotten.")
+        elif name == "/set":
+            self._set(rest)
+        elif name == "/show":
+            self._show(rest)
+        elif not rest:
+            raise SettingsError(f"Which file? Write {name} FILE.")
+        elif name == "/save":
+            self.conversation.save(_path(rest), self.opened.name)
+            self._remark(f"The chat is in {_path(rest)}.")
+        elif name == "/load":
+            self._load(_path(rest))
+
+    def _load(self, path: Path) -> None:
+        model = self.conversation.load(path)
+        self._remark(f"{len(self.conversation.messages)} messages, saved with {model}.")
+        self._recite()
+
+    def _set(self, rest: str) -> None:
+        if not rest:
+            print(topics("/set", SET), end="")
+            return
+        head, _, value = rest.partition(" ")
+        topic, value, settings = one_of(head, SET, {}, "setting", "/set lists them."), value.strip(), self._settings
+        if topic == "parameter":
+            name, _, value = value.partition(" ")
+            if not value.strip():
+                raise SettingsError("Write /set parameter NAME VALUE. /show parameters lists the names.")
+            name = settings.put(name, value.strip())
+            self._remark(f"{name} is {settings.values[name]} now.")
+        elif topic == "system":
+            self.conversation.system = value or None
+            self._remark("The system text is set." if value else "The model's own system text counts again.")
+        elif topic in ("think", "nothink"):
+            settings.think = topic == "think"
+            self._remark("The model will think first." if settings.think else "The model will answer at once.")
+        elif topic in ("verbose", "quiet"):
+            settings.verbose = topic == "verbose"
+            self._remark("Tokens and times will be told." if settings.verbose else "Tokens and times are not told.")
+        else:
+            self.history.enable(topic == "history")
+            self._remark("Lines are remembered." if topic == "history" else "Lines are not remembered from here on.")
+
+    @property
+    def _settings(self) -> Settings:
+        return self.conversation.settings
+
+    def _show(self, rest: str) -> None:
+        if not rest:
+            print(topics("/show", SHOW), end="")
+            return
+        topic = one_of(rest, SHOW, {}, "topic", "/show lists them.")
+        if topic == "parameters":
+            for name, (value, origin) in self._settings.effective(self.opened.files.params).items():
+                print(f"{name:<18}{safe(str(value)) if value is not None else '—':<12}{origin}")
+        elif topic == "system":
+            own = self.opened.files.system
+            text = self.conversation.system if self.conversation.system is not None else own
+            print(safe(text) if text else "There is no system text.")
+        else:
+            template = topic == "template"
+            show.show(argparse.Namespace(model=self.opened.target, json=False, tensors=False, template=template))
+
+
+def write(text: str) -> None:
+    """To the screen, at once."""
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _path(text: str) -> Path:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        text = text[1:-1]
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"{text}: {error}") from None
+
+
+# -- the lines typed
+
+
+def history_file() -> Path | None:
+    """Where lines are kept from chat to chat: in the folder the system has for state; None without a home."""
+    chosen = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return base / "wgemma" / "history"
+
+
+class History:
+    """Line editing and the lines typed before, where the system has readline; a file that cannot be used is no loss."""
+
+    LONGEST = 1000
+
+    def __init__(self, path: Path | None) -> None:
+        try:
+            import readline
+        except ImportError:
+            self._readline: Any = None
+        else:
+            self._readline = readline
+        self._path = path
+
+    def open(self, *, enabled: bool) -> None:
+        if self._readline is not None and self._path is not None:
+            with suppress(OSError):
+                self._readline.read_history_file(self._path)
+        self.enable(enabled)
+
+    def enable(self, enabled: bool) -> None:
+        if self._readline is not None:
+            self._readline.set_auto_history(enabled)
+
+    def unfinished_line(self) -> str:
+        """What stood at the prompt when it was interrupted."""
+        return str(self._readline.get_line_buffer()) if self._readline is not None else ""
+
+    def save(self) -> None:
+        if self._readline is None or self._path is None or not self._readline.get_current_history_length():
+            return
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._path.touch(mode=0o600)
+            self._readline.set_history_length(self.LONGEST)
+            self._readline.write_history_file(self._path)

@@ -1,0 +1,253 @@
+"""What the self-test asks of the kernels: shapes, inputs, and which problems a model calls for.
+
+A problem has the width of the model's own matrix, so it meets the pipeline the model will use. Its numbers repeat along
+the row with a period of 256 (or 32, in narrow matrices), and the answer does not depend on how often: a sum over k
+periods is one of inputs divided by k. What is left of a row behind the last whole period is zero in the activations,
+and norm vectors make up for the zeros in the mean.
+
+Inputs are hashes, so they are the same on every machine; there is no NumPy here, because there is none in a web page.
+The answers are in `answers.json`, made from the NumPy twins by tools/make_answers.py.
+"""
+
+import hashlib
+import json
+import math
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from operator import mul
+
+from wgemma.engine.sampling import Sampling
+from wgemma.files.gguf import Tensor
+from wgemma.files.quants import BY_NAME
+from wgemma.model.cache import PAGE
+from wgemma.model.config import Config, LayerConfig, find_tensors
+
+SUMS = 12  # numbers kept of each output
+PERIODS = (256, 32)
+ROWS = 70  # of a matrix: more than a tile is wide
+FEW, MANY = 3, 33  # rows of activations: for matvec.wgsl, and more than a tile is high
+EXPERTS, SLOTS = 7, 3  # experts of ten rows, and how many of them a row goes to
+CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
+TOKENS = (3, 69, 0)
+PICKED = 2  # the row whose logits the head makes
+SCALE, EPS, CAP = 0.75, 1e-6, 4.0
+SIDE = (80, 5)  # stride and offset of what a gate is multiplied with
+PRODUCTS = 300  # of `activate`, in a row
+PLE_LAYERS, PLE_DIM = 2, 80
+ROUTED, ROUTES = 128, 8  # experts to choose from, and how many are chosen
+
+HEAD_SIZES = (32, 64, 128, 256, 512)
+HEADS, KV_HEADS = 4, 2
+WINDOW = 200  # more keys than attention.wgsl takes at a time
+DEPTH = 2 * PAGE  # of a full layer's history, in two segments; a ring has half of it
+TURNING, BASE = 4, 100.0  # pairs that rotate: the same few whatever the model's number is, the others stand still
+LOOKING = {  # rows of attention problems by kind of layer: (used, position, sees)
+    "sliding": ((1, 5, 5), (1, 100, 103), (1, 300, 300), (0, 9, 9)),
+    "full": ((1, 0, 0), (1, 200, 200), (1, 511, 511), (0, 9, 9)),
+}
+STORING = ((1, 254, 254), (1, 255, 255), (1, 256, 256), (0, 257, 257))  # rows of kv problems
+SEEN = ((253, 3), (0, 2))  # places of the first and the last segment that are looked at afterwards: (first, count)
+
+VOCAB, POSITION, SUPPRESSED = 300, 41, 77  # 77 is the largest logit
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0),
+    "drawn": Sampling(temperature=0.9, top_k=40, top_p=0.91, min_p=0.02, seed=0x1234_5678_9ABC_DE01),
+}
+
+
+# -- inputs
+
+
+def numbers(label: str, count: int) -> "array[float]":
+    """Numbers from −2 to 2 that f32 holds exactly."""
+    words = struct.unpack(f"<{count}h", hashlib.shake_128(label.encode()).digest(2 * count))
+    return array("f", [word / 16384 for word in words])
+
+
+def norms(label: str, count: int) -> "array[float]":
+    """Weights of a norm: around one, as trained ones are."""
+    return array("f", [1 + number / 8 for number in numbers(label, count)])
+
+
+def query_norms(label: str, count: int) -> "array[float]":
+    """Small ones, so that no single key wins everything."""
+    return array("f", [number / 2 for number in norms(label, count)])
+
+
+def period_of(columns: int) -> int:
+    return next(period for period in PERIODS if columns >= period)
+
+
+def periods_of(columns: int) -> int:
+    """How many whole ones a row has."""
+    return columns // period_of(columns)
+
+
+def fullness(columns: int) -> float:
+    """What zeros behind the last period leave of the root of a mean square."""
+    return math.sqrt(periods_of(columns) * period_of(columns) / columns)
+
+
+def repeated(values: "array[float]", columns: int, scales: Sequence[float]) -> "array[float]":
+    """Rows of one period each as rows of many, row i · scales[i % len(scales)], with zeros behind."""
+    period, count = period_of(columns), periods_of(columns)
+    zeros = array("f", bytes(4 * (columns - count * period)))
+    out = array("f")
+    for row in range(len(values) // period):
+        scale = scales[row % len(scales)]
+        out += array("f", [scale * value for value in values[row * period : (row + 1) * period]]) * count + zeros
+    return out
+
+
+def averaged(values: Sequence[float], columns: int) -> list[float]:
+    """Back to rows of one period: the means over all of them."""
+    period, count = period_of(columns), periods_of(columns)
+    end = count * period
+    starts = range(0, len(values), columns)
+    return [sum(values[start + i : start + end : period]) / count for start in starts for i in range(period)]
+
+
+# Which bytes of a block hold sign and exponent of a float, what of them stays random, and the exponent to set, so that
+# weights are well below one and nothing is subnormal.
+_EXPONENTS: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "F32": ((3,), 0x80, 0x3D),
+    "F16": ((1,), 0x87, 0x28),
+    "BF16": ((1,), 0x80, 0x3D),
+    "Q4_0": ((1,), 0x83, 0x20),
+    "Q5_0": ((1,), 0x83, 0x1C),
+    "Q5_1": ((1, 3), 0x83, 0x1C),
+    "Q8_0": ((1,), 0x83, 0x14),
+    "Q4_K": ((1, 3), 0x83, 0x0C),
+    "Q5_K": ((1, 3), 0x83, 0x08),
+    "Q6_K": ((209,), 0x83, 0x04),
+}
+
+
+def blocks(kind: str, count: int, label: str = "weights") -> bytes:
+    """`count` values of this type, as a file has them."""
+    places, mask, exponent = _EXPONENTS[kind]
+    size = BY_NAME[kind].nbytes
+    raw = bytearray(hashlib.shake_128(label.encode()).digest(count // BY_NAME[kind].elements * size))
+    tame = bytes(byte & mask | exponent for byte in range(256))
+    for place in places:
+        raw[place::size] = raw[place::size].translate(tame)
+    return bytes(raw)
+
+
+def matrix_bytes(kind: str, columns: int) -> bytes:
+    """The matrix of the problems with this type and width, every row a repeated period."""
+    period = period_of(columns)
+    raw, row = blocks(kind, ROWS * period), BY_NAME[kind].row_nbytes(period)
+    count, rest = periods_of(columns), BY_NAME[kind].row_nbytes(columns % period)
+    rows = (raw[start : start + row] for start in range(0, len(raw), row))
+    return b"".join(data * count + data[:rest] for data in rows)
+
+
+def cached(label: str, count: int, kv: str) -> bytes:
+    """Keys or values as the cache has them, the same numbers in f16 and in f32."""
+    raw = blocks("F16", count, label)
+    return raw if kv == "f16" else array("f", struct.unpack(f"<{count}e", raw)).tobytes()
+
+
+def logits() -> "array[float]":
+    """Only tokens below 256 are likely: they stand in the order of their ids whatever the number of threads."""
+    return array(
+        "f", [2 * number - (4 if token >= 256 else 0) for token, number in enumerate(numbers("logits", VOCAB))]
+    )
+
+
+def fold(values: Sequence[float]) -> list[float]:
+    """A few sums in which every value counts, and its place too."""
+    weights = [1 + i * 37 % 64 / 64 for i in range(-(-len(values) // SUMS))]
+    return [sum(map(mul, values[i::SUMS], weights)) for i in range(min(SUMS, len(values)))]
+
+
+# -- which problems a model calls for
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """Something a kernel is asked to do, with weights of a kind, rows of so many columns, or heads of a size."""
+
+    kernel: str
+    mode: str = ""
+    kind: str = ""
+    columns: int = 0
+    head: int = 0
+
+    @property
+    def answer(self) -> str:
+        """The name of its answer, which is the same for many widths."""
+        period = period_of(self.columns) if self.columns else 0
+        return " ".join(str(part) for part in (self.kernel, self.mode, self.kind, period, self.head) if part)
+
+    @property
+    def kernels(self) -> set[str]:
+        """Who may be to blame when it is wrong."""
+        also = {"full": "attention_join", "suppressed": "adjust"}
+        return {self.kernel, *(also[word] for word in self.mode.split() if word in also and self.kernel != "kv")}
+
+
+# How each matrix is used: what its input is (x as it is, the norm or the sum of the residual stream), what follows.
+_MODES = {
+    **dict.fromkeys(("attn_output", "ffn_down", "proj", "ffn_gate_inp", "per_layer_model_proj"), "x"),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), "norm"),
+    "inp_gate": "sum ple",
+    "output": "head",
+    "ffn_gate_up_exps": "experts geglu",
+    "ffn_down_exps": "experts weighted",
+}
+MATVEC_MODES = (*sorted({*_MODES.values()}), "experts", "norm geglu", "x geglu")
+
+
+def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
+    """What the kernels of this model must be able to do."""
+    width = config.width
+    found = {Problem("norm", "norm", columns=width)}
+    found.update(_matrix_problems(config, find_tensors(config, tensors)))
+    for layer in config.layers:
+        if layer.donor is None:
+            found.update(Problem(kernel, layer_mode(layer), head=layer.head_dim) for kernel in ("kv", "attention"))
+    if config.ple_dim:
+        found |= {Problem("norm", "sum", columns=width), Problem("ple"), Problem("activate", "SIDE")}
+    if config.expert_count:
+        found |= {Problem(kernel, columns=width) for kernel in ("experts_norm", "experts_join")} | {Problem("route")}
+    suppressed = " suppressed" if config.suppress_tokens else ""
+    found.update(Problem("sample", how + suppressed) for how in SAMPLINGS)
+    return sorted(found)
+
+
+def layer_mode(layer: LayerConfig) -> str:
+    return ("sliding" if layer.sliding else "full") + ("" if layer.has_v else " without v")
+
+
+def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
+    narrowest: dict[str, int] = {}  # by type: a tile is one pipeline whatever the width
+    for name, tensor in tensors.items():
+        part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
+        if part in ("token_embd", "per_layer_token_embd"):
+            yield Problem("embed", "", tensor.type, columns)
+        mode = "head" if part == "token_embd" and config.tied else _MODES.get(part, "")
+        if part in ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"):
+            other = name.replace("_gate", "_up") if "_gate" in part else name.replace("_up", "_gate")
+            alike, experts = tensors[other].type == tensor.type, part.endswith("_exps")
+            mode = "experts" if experts else "x" if config.expert_count else "norm"
+            mode += " geglu" if alike else ""
+            if not (experts and alike):
+                yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
+        if mode:
+            yield Problem("matvec", mode, tensor.type, columns)
+        if mode and mode != "head" and "experts" not in mode:
+            narrowest[tensor.type] = min(columns, narrowest.get(tensor.type, columns))
+    yield from (Problem("tile", "", kind, columns) for kind, columns in narrowest.items())
+
+
+@cache
+def answers() -> dict[str, list[list[float]]]:
+    """By name, the folded values of each output."""
+    found: dict[str, list[list[float]]] = json.loads((files("wgemma.engine") / "answers.json").read_bytes())
+    return found

@@ -1,0 +1,156 @@
+"""Whether this GPU computes right: the kernels a model is about to use, on small problems with stored answers.
+
+A kernel that is wrong falls back to its plain variant, and the verdict is remembered per adapter, driver and version.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+
+from wgemma.engine.engine import Options
+from wgemma.engine.problems import HEAD_SIZES, Problem, answers, problems_of
+from wgemma.engine.trial import Output, Trial
+from wgemma.errors import DeviceError, SourceError
+from wgemma.files.gguf import Tensor
+from wgemma.gpu.device import Device
+from wgemma.model.config import Config
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = 1e-3  # relative; a cache in f16 may take half of it, all else takes a hundredth
+MOST_VERDICTS = 100
+
+
+async def prepare(device: Device, config: Config, tensors: Mapping[str, Tensor], options: Options) -> None:
+    """Makes sure that the kernels of this model compute right here, each in its plain variant if need be."""
+    if any(layer.head_dim not in HEAD_SIZES for layer in config.layers):
+        return  # no kernel can do that: loading will say so
+    wanted = problems_of(config, tensors)
+    key = _key(device, wanted, options.kv)
+    known = _recall(key)
+    if known is not None:
+        device.distrust(known)
+        return
+    kernels = {"repack"}.union(*(problem.kernels for problem in wanted))
+    untouched = not any(device.plain(kernel) for kernel in kernels)
+    wrong = (await self_test(device, config, wanted, options.kv)).wrong
+    if wrong:
+        device.distrust(wrong)
+        still = (await self_test(device, config, wanted, options.kv)).wrong
+        if still:
+            raise DeviceError(
+                f"{device.info.name} computes wrong numbers in {_listed(still)}, in the plain variant too. Install a "
+                "newer driver, or load the model with device='reference'; `wgemma doctor --sweep` shows what is wrong."
+            )
+        log.warning(
+            "%s computes wrong numbers in %s; the plain variant, which is slower, takes over. "
+            "A newer driver may help; `wgemma doctor --sweep` shows more.",
+            device.info.name,
+            _listed(wrong),
+        )
+    if untouched:  # or the verdict would be about plain kernels only
+        _remember(key, wrong)
+
+
+def _listed(kernels: Iterable[str]) -> str:
+    return ", ".join(sorted(kernels))
+
+
+# -- the test
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The kernels that gave wrong answers."""
+
+    wrong: frozenset[str]
+
+
+async def self_test(device: Device, config: Config, wanted: Sequence[Problem], kv: str) -> Verdict:
+    """Solves the problems on the device, with a cache of this kind, and compares with the answers."""
+    trial = Trial(device, config, kv)
+    try:
+        return judge(await trial.solve(wanted), trial.outputs)
+    finally:
+        trial.free()
+
+
+def judge(arena: bytes, outputs: Iterable[Output]) -> Verdict:
+    """Who is wrong. Where no reader of a weight type is right, its repacking is suspect too."""
+    wrong: set[str] = set()
+    readers: dict[str, bool] = {}  # by weight type, whether one of them is right
+    for problem, own in groupby(outputs, key=lambda output: output.problem):
+        pairs = list(zip(own, answers()[problem.answer], strict=True))
+        right = all(output.error(arena, answer) <= TOLERANCE for output, answer in pairs)  # never so with a NaN
+        if not right:
+            wrong |= problem.kernels
+        if problem.kind:
+            readers[problem.kind] = right or readers.get(problem.kind, False)
+    if not all(readers.values()):
+        wrong.add("repack")
+    return Verdict(frozenset(wrong))
+
+
+# -- the memory of verdicts
+
+
+def _key(device: Device, wanted: Sequence[Problem], kv: str) -> str:
+    """What a verdict is about: when any of it changes, the test is run again."""
+    from wgemma import __version__
+
+    shaders = hashlib.sha256()
+    for file in sorted(files("wgemma.kernels").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".wgsl"):
+            shaders.update(file.read_bytes())
+    asked = hashlib.sha256(repr((kv, wanted)).encode() + (files("wgemma.engine") / "answers.json").read_bytes())
+    info, features = device.info, ", ".join(sorted(device.features))
+    adapter = (info.name, info.backend, info.driver, features)
+    return " | ".join((*adapter, f"wgemma {__version__}", shaders.hexdigest()[:16], asked.hexdigest()[:16]))
+
+
+def _verdicts() -> Path | None:
+    """The file they are kept in, beside the downloaded models; None where there is no such place."""
+    from wgemma.files.download import cache_folder
+
+    try:
+        return cache_folder().parent / "verdicts.json"
+    except SourceError:
+        return None
+
+
+def _read() -> dict[str, list[str]]:
+    """All verdicts: by key, the kernels that must be plain. A file that cannot be read or understood says nothing."""
+    path = _verdicts()
+    try:
+        told = json.loads(path.read_bytes()) if path else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    good = isinstance(told, dict) and all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in told.values()
+    )
+    return told if good else {}
+
+
+def _recall(key: str) -> list[str] | None:
+    return _read().get(key)
+
+
+def _remember(key: str, wrong: Iterable[str]) -> None:
+    """Writes the verdict down, all at once or not at all; where that cannot be, the next run tests again."""
+    path = _verdicts()
+    if path is None:
+        return
+    kept = {**_read(), key: sorted(wrong)}
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(dict(list(kept.items())[-MOST_VERDICTS:]), indent=1))
+        draft.replace(path)
+    except OSError as trouble:
+        log.debug("the verdict is not remembered: %s", trouble)

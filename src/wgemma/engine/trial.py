@@ -1,0 +1,364 @@
+"""The problems of the self-test on a device: recorded with the decoder's own functions, on one tape.
+
+So what is tested is what the model will run. All that the model has in plenty is small here: rows of matrices, heads,
+history, vocabulary, experts.
+"""
+
+import math
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from wgemma.engine import problems as given
+from wgemma.engine.problems import Problem
+from wgemma.engine.sampling import RESULT_BYTES, RESULTS, Sampler
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.sources import MemorySource
+from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.tape import Tape
+from wgemma.model.cache import Cache, Segment
+from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
+from wgemma.model.decoder import Decoder, Pass
+from wgemma.model.matmul import THREADS, Residual, Result
+from wgemma.model.rotary import rotary_tables
+from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
+from wgemma.model.weights import Matrix, RowOrder, Uploader
+
+ARENA = 4 << 20  # bytes for the outputs of all problems
+
+Maker: TypeAlias = Callable[[str, int], "array[float]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where in the arena an output of a problem lies, and how to read it."""
+
+    problem: Problem
+    offset: int
+    size: int
+    form: str = "f"  # of its numbers: f, e (f16) or I
+    columns: int = 0  # of rows that repeat themselves
+    scale: float = 1.0  # its numbers are so many times the answer's
+
+    def error(self, arena: bytes, answer: Sequence[float]) -> float:
+        """How far it is from the answer, relatively."""
+        count = self.size // struct.calcsize(self.form)
+        values: Sequence[float] = struct.unpack_from(f"<{count}{self.form}", arena, self.offset)
+        got = given.fold(given.averaged(values, self.columns) if self.columns else values)
+        wanted = [self.scale * number for number in answer]
+        return math.dist(got, wanted) / math.hypot(*wanted)
+
+
+class Trial:
+    """What the problems need on the device: a decoder of small shapes, their inputs, one tape, one arena."""
+
+    def __init__(self, device: Device, config: Config, kv: str) -> None:
+        self.device = device
+        self.kv = kv
+        self.config = _small(config)
+        self.tape = Tape(device, "self-test")
+        self.uploader = Uploader(device, Gguf(MemorySource(b""), 3, {}, {}))
+        self.outputs: list[Output] = []
+        self._inputs: dict[tuple[Any, ...], Buffer] = {}
+        self._matrices: dict[tuple[str, int], Matrix] = {}
+        self._layers: dict[tuple[str, int], Layer] = {}
+        self._freed_apart: list[Cache | Sampler] = []
+        self._decoder: Decoder | None = None
+
+    async def solve(self, wanted: Sequence[Problem]) -> bytes:
+        """Runs all of them; the bytes in which `outputs` lie."""
+        self.arena = self._buffer(ARENA)
+        for problem in wanted:
+            if problem.kind and (problem.kind, problem.columns) not in self._matrices:
+                self._matrices[problem.kind, problem.columns] = await self._matrix(problem.kind, problem.columns)
+        self.decoder = self._decoder = self._make_decoder()
+        self.matmuls = self.decoder.matmuls
+        recorders: dict[str, Callable[[Problem], None]] = {
+            "embed": self._embed, "matvec": self._matvec, "tile": self._tile, "norm": self._norm,
+            "activate": self._activate, "ple": self._ple, "kv": self._kv, "attention": self._attention,
+            "experts_norm": self._experts_norm, "route": self._route, "experts_join": self._experts_join,
+            "sample": self._sample,
+        }  # fmt: skip
+        for problem in wanted:
+            recorders[problem.kernel](problem)
+        self.tape.program().replay()
+        return await self.device.read(self.arena, 0, self._end)
+
+    def free(self) -> None:
+        self.tape.free()
+        self.uploader.close()
+        for other in self._freed_apart:
+            other.free()
+        for buffer in (*self.uploader.buffers, *(self._decoder.buffers() if self._decoder else ())):
+            self.device.free(buffer)
+
+    # -- what the problems stand on
+
+    async def _matrix(self, kind: str, columns: int) -> Matrix:
+        raw = given.matrix_bytes(kind, columns)
+        self.uploader.gguf = Gguf(MemorySource(raw), 3, {}, {})
+        tensor = Tensor("self-test", (columns, given.ROWS), kind, 0, len(raw))
+        return await self.uploader.matrix([(tensor, RowOrder())])
+
+    def _make_decoder(self) -> Decoder:
+        """The sizes and tables that the decoder's functions look up; the rest of its weights is never used."""
+        matrix, unused = next(iter(self._matrices.values())), self._buffer(4)
+        for layer in self.config.layers:
+            head, own = layer.head_dim, layer.has_v
+            q, kv = given.HEADS * head, given.KV_HEADS * head
+            q_norm, k_norm = self._put("q norm", head, given.query_norms), self._put("k norm", head, given.norms)
+            width = q + (2 if own else 1) * kv
+            attention = Attention((), q, q + kv if own else q, width, q_norm, k_norm, matrix)
+            made = Layer(layer, 1.0, unused, unused, attention, FeedForward((), matrix), None, None)
+            self._layers[given.layer_mode(layer), head] = made
+        pairs = {layer.sliding: _pairs(layer) for layer in self.config.layers}
+        turns = {sliding: self._upload(_turns(count)) for sliding, count in pairs.items()}
+        layers = tuple(self._layers.values())
+        return Decoder(
+            self.device, TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ()), given.MANY
+        )
+
+    def _buffer(self, size: int) -> Buffer:
+        buffer = self.device.buffer(size, "self-test")
+        self.uploader.buffers.append(buffer)
+        return buffer
+
+    def _upload(self, data: bytes) -> Buffer:
+        return self.uploader.upload(data, "self-test")
+
+    def _words(self, *words: int) -> Buffer:
+        return self._upload(struct.pack(f"<{len(words)}I", *words))
+
+    def _put(self, label: str, count: int, make: Maker = given.numbers) -> Buffer:
+        key = (label, count)
+        if key not in self._inputs:
+            self._inputs[key] = self._upload(make(label, count).tobytes())
+        return self._inputs[key]
+
+    def _repeat(
+        self,
+        label: str,
+        rows: int,
+        columns: int,
+        *scales: float,
+        make: Maker = given.numbers,
+    ) -> Buffer:
+        """Rows of repeated periods, row i multiplied by scales[i] (in turn), or as they are."""
+        key = (label, rows, columns, scales)
+        if key not in self._inputs:
+            values = make(label, rows * given.period_of(columns))
+            self._inputs[key] = self._upload(given.repeated(values, columns, scales or (1.0,)).tobytes())
+        return self._inputs[key]
+
+    def _rows(self, rows: Iterable[tuple[int, int, int]]) -> Buffer:
+        return self._words(*(word for used, position, sees in rows for word in (used, position, 0, sees)))
+
+    @property
+    def _end(self) -> int:
+        """Where the next output goes in the arena."""
+        return self.outputs[-1].offset + self.outputs[-1].size if self.outputs else 0
+
+    def _keep(self, problem: Problem, buffer: Buffer, offset: int = 0, size: int = 0, **reading: Any) -> None:
+        """The output as it is at this point of the tape."""
+        output = Output(problem, self._end, size or buffer.size, **reading)
+        self.tape.copy(buffer, offset, self.arena, output.offset, output.size)
+        self.outputs.append(output)
+
+    def _residual(self, columns: int, share: float, *, norm: bool) -> Residual:
+        """The residual stream, x being `share` times what it is in the answer."""
+        rows, full = given.FEW, given.fullness(columns)
+        h, o = (self._repeat(label, rows, columns) for label in "ho")
+        both = self._repeat("norms", 2, columns, full, full * share, make=given.norms)
+        scale = given.SCALE if norm else given.SCALE * share
+        return Residual(h, o, both, self._buffer(4 * rows * columns), scale, norm)
+
+    # -- the problems
+
+    def _embed(self, problem: Problem) -> None:
+        rows, matrix = len(given.TOKENS), self._matrices[problem.kind, problem.columns]
+        y = self._buffer(4 * rows * problem.columns)
+        tokens = self._words(*(word for token in given.TOKENS for word in (1, 0, token, 0)))
+        self.decoder.embed(self.tape, rows, tokens, matrix, y, given.SCALE)
+        self._keep(problem, y, columns=problem.columns)
+
+    def _matvec(self, problem: Problem) -> None:
+        source, _, then = problem.mode.partition(" ")
+        if source == "experts":
+            self._experts(problem, then)
+            return
+        matrix, rows, columns = self._matrices[problem.kind, problem.columns], given.FEW, problem.columns
+        share = 1 / given.periods_of(columns)
+        residual = None if source == "x" else self._residual(columns, share, norm=source != "sum")
+        x = residual or self._repeat("x", rows, columns, share)
+        y = self._buffer(4 * given.ROWS * (1 if source == "head" else rows) // (2 if then == "geglu" else 1))
+        if residual and source == "head":
+            result = Result(y, then="SOFTCAP", cap=given.CAP)
+            self.matmuls.picked(self.tape, matrix, residual, self._words(given.PICKED), 1, result)
+        elif then == "ple":
+            stride, offset = given.SIDE
+            side = self._put("side", rows * stride)
+            result = Result(y, then="PLE", side=side, side_stride=stride, side_offset=offset)
+            self.matmuls.linear(self.tape, matrix, rows, x, result)
+        else:
+            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, then="GEGLU" if then == "geglu" else ""))
+        self._keep(problem, y)
+        if residual:
+            self._keep(problem, residual.h_out, columns=columns, scale=share if source == "sum" else 1.0)
+
+    def _experts(self, problem: Problem, then: str) -> None:
+        matrix, each = self._matrices[problem.kind, problem.columns], given.FEW * given.SLOTS
+        share = 1 / given.periods_of(problem.columns)
+        x = self._repeat("x", each if then == "weighted" else given.FEW, problem.columns, share)
+        y = self._buffer(4 * each * given.ROWS // given.EXPERTS // (2 if then == "geglu" else 1))
+        weights = self._put("weights", each) if then == "weighted" else None
+        chosen = self._words(*given.CHOSEN)
+        grid = (given.FEW, given.SLOTS, given.EXPERTS)
+        self.matmuls.experts(self.tape, matrix, grid, x, y, chosen, geglu=then == "geglu", weights=weights)
+        self._keep(problem, y)
+
+    def _tile(self, problem: Problem) -> None:
+        matrix, y = self._matrices[problem.kind, problem.columns], self._buffer(4 * given.MANY * given.ROWS)
+        x = self._repeat("x", given.MANY, problem.columns, 1 / given.periods_of(problem.columns))
+        self.matmuls.linear(self.tape, matrix, given.MANY, x, Result(y))
+        self._keep(problem, y)
+
+    def _norm(self, problem: Problem) -> None:
+        columns = problem.columns
+        source = self._residual(columns, 1.0, norm=problem.mode == "norm")
+        x = self.matmuls.settle(self.tape, given.FEW, source)
+        self._keep(problem, x, size=source.h.size, columns=columns)
+        self._keep(problem, source.h_out, columns=columns)
+
+    def _activate(self, problem: Problem) -> None:
+        n, rows, stride = given.PRODUCTS, given.FEW, given.PRODUCTS + given.SIDE[1]
+        y, beside = self._buffer(4 * rows * n), problem.mode == "SIDE"
+        bindings: dict[str, Binding] = {"x": self._put("x", rows * n * (1 if beside else 2)), "y": y}
+        bindings["side"] = self._put("side", rows * stride)
+        params = (n, stride, given.SIDE[1]) if beside else (n, 0, 0)
+        self.tape.run("activate", [-(-n // 256), rows], bindings, params, {problem.mode: True})
+        self._keep(problem, y)
+
+    def _ple(self, problem: Problem) -> None:
+        count = given.FEW * given.PLE_LAYERS * given.PLE_DIM
+        y = self._buffer(4 * count)
+        bindings: dict[str, Binding] = {"c": self._put("c", count), "table": self._put("table", count), "ple": y}
+        bindings["norm"] = self._put("ple norm", given.PLE_DIM, given.norms)
+        params = (given.PLE_DIM, given.EPS, given.SCALE)
+        self.tape.run("ple", [given.PLE_LAYERS, given.FEW], bindings, params, {"THREADS": 64})
+        self._keep(problem, y)
+
+    def _experts_norm(self, problem: Problem) -> None:
+        rows, columns, padded = given.FEW, problem.columns, given.FEW + 1
+        h_out, x = self._buffer(4 * rows * columns), self._buffer(4 * 3 * padded * columns)
+        bindings: dict[str, Binding] = {label: self._repeat(label, rows, columns) for label in "ho"}
+        bindings["norms"] = self._repeat("norms", 4, columns, given.fullness(columns), make=given.norms)
+        bindings |= {"h_out": h_out, "x": x}
+        self.tape.run("experts_norm", [rows], bindings, (columns // 32, padded, given.EPS), {"THREADS": THREADS})
+        self._keep(problem, x, columns=columns)
+        self._keep(problem, h_out, columns=columns)
+
+    def _route(self, problem: Problem) -> None:
+        count = given.FEW * given.ROUTES
+        chosen, weights = self._buffer(4 * count), self._buffer(4 * count)
+        bindings: dict[str, Binding] = {"scores": self._put("scores", given.FEW * given.ROUTED)}
+        bindings["expert_scale"] = self._put("expert scale", given.ROUTED, given.norms)
+        bindings |= {"chosen": chosen, "weights": weights}
+        self.tape.run("route", [given.FEW], bindings, (given.ROUTED, given.ROUTES))
+        self._keep(problem, chosen, form="I")
+        self._keep(problem, weights)
+
+    def _experts_join(self, problem: Problem) -> None:
+        rows, columns = given.FEW, problem.columns
+        y = self._buffer(4 * rows * columns)
+        bindings: dict[str, Binding] = {"dense": self._repeat("h", rows, columns), "y": y}
+        bindings["routed"] = self._repeat("x", rows * given.SLOTS, columns)
+        bindings["norms"] = self._repeat("norms", 2, columns, given.fullness(columns), make=given.norms)
+        params = (columns // 32, given.SLOTS, given.EPS)
+        self.tape.run("experts_join", [rows], bindings, params, {"THREADS": THREADS})
+        self._keep(problem, y, columns=columns)
+
+    def _with_cache(self, problem: Problem) -> tuple[Layer, Cache, list[Segment]]:
+        """A layer with a cache of its own (a full one's in two segments) and a row of hashes in `qkv`."""
+        layer = self._layers[problem.mode, problem.head]
+        config = replace(self.config, layers=(layer.config,))
+        half = given.DEPTH // 2
+        cache = Cache(self.device, config, kv=self.kv, chunk=half - given.WINDOW, context=half)
+        self._freed_apart.append(cache)
+        if not layer.config.sliding:
+            cache.context = given.DEPTH
+            cache.grow(given.DEPTH)
+        count = len(given.STORING) * layer.attention.width
+        self.tape.copy(self._put("qkv", count), 0, self.decoder.scratch["qkv"], 0, 4 * count)
+        return layer, cache, cache.segments[layer.config.index]
+
+    def _kv(self, problem: Problem) -> None:
+        layer, cache, segments = self._with_cache(problem)
+        rows = self._rows(given.STORING)
+        self.decoder.store(Pass(self.tape, len(given.STORING), rows, cache, given.DEPTH), layer, segments)
+        place = cache.token_bytes(layer.config)
+        for (first, count), segment in zip(given.SEEN, (segments[0], segments[-1]), strict=True):
+            for half in (segment.keys, segment.values):
+                self._keep(problem, half, first * place, count * place, form="e" if self.kv == "f16" else "f")
+
+    def _attention(self, problem: Problem) -> None:
+        layer, cache, segments = self._with_cache(problem)
+        place = cache.token_bytes(layer.config)
+        for label in ("keys", "values"):
+            data = given.cached(label, given.DEPTH * given.KV_HEADS * problem.head, self.kv)
+            for segment in segments:
+                part = data[segment.first * place : (segment.first + segment.count) * place]
+                self.device.write(segment.keys if label == "keys" else segment.values, 0, part)
+        looking = given.LOOKING["sliding" if layer.config.sliding else "full"]
+        rows = self._rows(looking)
+        self.decoder.look(Pass(self.tape, len(looking), rows, cache, given.DEPTH), layer, segments)
+        size = 4 * len(looking) * given.HEADS * problem.head
+        self._keep(problem, self.decoder.scratch["attended"], size=size)
+
+    def _sample(self, problem: Problem) -> None:
+        rows, history = self._words(1, given.POSITION - 1, 0, 0), self._buffer(4 * given.VOCAB)
+        sampler = Sampler(self.device, self.config, rows, history)
+        self._freed_apart.append(sampler)
+        self.device.write(sampler.logits, 0, given.logits().tobytes())
+        recipe = sampler.begin(given.SAMPLINGS[problem.mode.split()[0]], given.VOCAB)
+        sampler.record(self.tape, recipe, given.DEPTH)
+        result = given.POSITION % RESULTS * RESULT_BYTES
+        self._keep(problem, rows, form="I")
+        self._keep(problem, sampler.results, result + 12, 8)  # total, highest
+
+
+def _small(config: Config) -> Config:
+    """The model's kinds of layers, in small."""
+    layers: dict[tuple[str, int], LayerConfig] = {}
+    for layer in config.layers:
+        if layer.donor is None:
+            small = replace(layer, heads=given.HEADS, kv_heads=given.KV_HEADS, ffn_width=32)
+            small = replace(small, window=given.WINDOW if layer.sliding else None)
+            layers[given.layer_mode(layer), layer.head_dim] = small
+    return replace(
+        config,
+        layers=tuple(layers.values()),
+        vocab_size=given.VOCAB,
+        eps=given.EPS,
+        window=given.WINDOW,
+        ple_dim=0,
+        expert_count=given.EXPERTS if config.expert_count else 0,
+        experts_used=given.SLOTS,
+        expert_width=32,
+        suppress_tokens=(given.SUPPRESSED,) if config.suppress_tokens else (),
+    )
+
+
+def _pairs(layer: LayerConfig) -> int:
+    """The pairs that rotate, as the kernels are built for them: a file with factors leaves the usual share of them."""
+    count = int(layer.rotary_pairs * PARTIAL_ROTARY) if layer.rope_factors else layer.rotary_pairs
+    return max(count, given.TURNING)
+
+
+def _turns(pairs: int) -> bytes:
+    """A rotary table in which only the first few pairs turn."""
+    size = 8 * given.TURNING
+    table = rotary_tables(given.BASE, 2 * given.TURNING, given.TURNING, None, given.DEPTH)
+    still = struct.pack("<2f", 1, 0) * (pairs - given.TURNING)
+    return b"".join(table[i : i + size] + still for i in range(0, len(table), size))

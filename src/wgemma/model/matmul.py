@@ -1,0 +1,197 @@
+"""Products with a matrix, recorded: y = W x, and what becomes of x before and of y after.
+
+A few rows go through matvec.wgsl, which makes its own input from the residual stream and finishes its own output; many
+go through tile.wgsl, with the same steps as kernels of their own before and after. Callers need not know which.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.tape import Tape
+from wgemma.model.weights import Matrix, Part
+
+FEW = 8  # up to so many rows take the mat-vec path
+THREADS = 256
+FULL_GRID = 528  # workgroups that keep a large GPU busy
+SHORT = 4096  # a matrix of so few rows waits for its slowest lane, not for memory
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """An input that is made from the residual stream on the way in (kernels/residual.wgsl)."""
+
+    h: Buffer
+    pending: Buffer
+    norms: Buffer
+    h_out: Buffer
+    scale: float
+    norm: bool
+
+    def bindings(self) -> dict[str, Binding]:
+        return {"h": self.h, "o": self.pending, "norms": self.norms, "h_out": self.h_out}
+
+
+Input: TypeAlias = Residual | Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a product goes: rows `stride` apart (0: close together), from `offset` on. What becomes of it first:
+
+    GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁
+    PLE      gelu(yₙ) · side[r, side_offset + n], rows of `side` being side_stride apart
+    SOFTCAP  cap · tanh(yₙ / cap)
+    """
+
+    y: Binding
+    stride: int = 0
+    offset: int = 0
+    then: Literal["", "GEGLU", "PLE", "SOFTCAP"] = ""
+    side: Binding | None = None
+    side_stride: int = 0
+    side_offset: int = 0
+    cap: float = 0.0
+
+    def bindings(self) -> dict[str, Binding]:
+        return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
+
+
+class Matmuls:
+    """Records products on one device. `wide` and `x` are scratch for many rows: results before and inputs after."""
+
+    def __init__(self, device: Device, eps: float, wide: Buffer, x: Buffer) -> None:
+        self.device = device
+        self.eps = eps
+        self.wide = wide
+        self.x = x
+
+    def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
+        """The product of every row."""
+        if rows <= FEW:
+            for part in matrix.parts:
+                self._matvec(tape, matrix, part, rows, source, result)
+        else:
+            self._tiles(tape, matrix, rows, source, result)
+
+    def side_by_side(
+        self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Residual, y: Buffer, width: int
+    ) -> None:
+        """Several matrices on one input, their results next to each other."""
+        settled: Input = source if rows <= FEW else self.settle(tape, rows, source)
+        offset = 0
+        for matrix in matrices:
+            self.linear(tape, matrix, rows, settled, Result(y, width, offset))
+            offset += matrix.rows
+
+    def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
+        """The product of `count` rows that the GPU itself names in `picked`."""
+        for part in matrix.parts:
+            self._matvec(tape, matrix, part, count, source, result, picked)
+
+    def experts(
+        self,
+        tape: Tape,
+        matrix: Matrix,
+        grid: tuple[int, int, int],
+        source: Binding,
+        y: Binding,
+        chosen: Buffer,
+        *,
+        geglu: bool = False,
+        weights: Buffer | None = None,
+    ) -> None:
+        """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are)."""
+        rows, slots, experts = grid
+        per_expert = matrix.rows // experts
+        constants = matvec_constants(self.device, matrix) | {"EXPERTS": True}
+        constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
+        for part in matrix.parts:
+            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
+            if weights is not None:
+                bindings["weights"] = weights
+            first, count = part.first // per_expert, part.rows // per_expert
+            params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
+            groups = matvec_groups(per_expert, constants["LANES"])
+            tape.run("matvec", [groups, rows, slots], bindings, params, constants)
+
+    def settle(self, tape: Tape, rows: int, source: Residual) -> Buffer:
+        """The input as a buffer of its own, for many rows."""
+        columns = source.norms.size // 8
+        constants = {"THREADS": THREADS, "NORM": source.norm, "QUADS": quads(columns)}
+        params = (columns // 32, source.scale, self.eps)
+        tape.run("norm", [rows], {**source.bindings(), "x": self.x}, params, constants)
+        return self.x
+
+    def _matvec(
+        self,
+        tape: Tape,
+        matrix: Matrix,
+        part: Part,
+        rows: int,
+        source: Input,
+        result: Result,
+        picked: Buffer | None = None,
+    ) -> None:
+        constants = matvec_constants(self.device, matrix)
+        bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
+        scale = 1.0
+        if isinstance(source, Residual):
+            constants |= {"RESIDUAL": True, "NORM": source.norm, "QUADS": quads(matrix.columns)}
+            bindings |= source.bindings()
+            scale = source.scale
+        else:
+            bindings["x"] = source
+        if result.then:
+            constants[result.then] = True
+        if picked is not None:
+            constants["SELECT"] = True
+            bindings["picked"] = picked
+        share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
+        place = (result.stride or matrix.rows // share, result.offset + part.first // share)
+        side = (result.side_stride, result.side_offset + part.first)
+        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0)
+        tape.run("matvec", [matvec_groups(part.rows, constants["LANES"]), rows], bindings, params, constants)
+
+    def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
+        x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+        product = result.then in ("GEGLU", "PLE")  # more is to be done: the bare product goes to scratch
+        y = self.wide if product else result.y
+        stride, offset = (matrix.rows, 0) if product else (result.stride or matrix.rows, result.offset)
+        constants = {"TYPE": matrix.planes.reader, "SOFTCAP": result.then == "SOFTCAP"}
+        for part in matrix.parts:
+            params = (matrix.blocks, part.rows, rows, stride, offset + part.first, result.cap)
+            bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
+            tape.run("tile", [-(-part.rows // 64), -(-rows // 32)], bindings, params, constants)
+        if product:
+            bindings = {**result.bindings(), "x": y}
+            count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
+            mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
+            side = (count, result.side_stride, result.side_offset)
+            tape.run("activate", [-(-count // 256), rows], bindings, side, mode)
+
+
+def matvec_constants(device: Device, matrix: Matrix) -> dict[str, Any]:
+    """How matvec.wgsl shares out a matrix: the lanes of a row divide its blocks where that leaves work for all, and the
+    slice of x is the whole of it where workgroup memory allows."""
+    blocks = matrix.blocks
+    fitting = [lanes for lanes in (32, 16, 8) if blocks >= 2 * lanes and (blocks % lanes == 0 or matrix.rows <= SHORT)]
+    lanes = fitting[0] if fitting else 8
+    large = device.limits.workgroup_memory >= 32 << 10
+    return {
+        "TYPE": matrix.planes.reader,
+        "LANES": lanes,
+        "SLICE": 64 if blocks <= 64 else 176 if large else 88,
+        "WIDE": lanes <= device.subgroup_size,
+        "THREADS": THREADS,
+    }
+
+
+def matvec_groups(rows: int, lanes: int) -> int:
+    """Workgroups for `rows` rows: no more than fill a large GPU, so that each makes its input for several rows."""
+    return min(-(-rows * lanes // (2 * THREADS)), FULL_GRID)
+
+
+def quads(columns: int) -> int:
+    """Vectors of four that a thread keeps of a row of the residual stream (kernels/residual.wgsl)."""
+    return -(-columns // (4 * THREADS))

@@ -1,0 +1,325 @@
+"""A GPU that computes right passes; one that does not is found out, worked around, told of and remembered."""
+
+import importlib.util
+import json
+import logging
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wgemma
+from fake_device import FakeDevice
+from real_shapes import write_e2b
+from wgemma.engine import selftest
+from wgemma.engine.engine import Engine, Options
+from wgemma.engine.problems import answers, problems_of
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.selftest import prepare, self_test
+from wgemma.engine.session import Session
+from wgemma.files.gguf import Gguf
+from wgemma.gpu import shaders
+from wgemma.gpu.device import DEFAULT_LIMITS, Limits
+from wgemma.gpu.native import NativeDevice
+from wgemma.model.config import Config
+from wgemma.sync import iterate, run
+
+MODELS = [
+    *("tiny-e2b-Q4_0", "tiny-e2b-Q4_K_M", "tiny-e2b-Q8_0", "tiny-heads-Q4_K_M", "tiny-12b-Q4_K_M", "tiny-31b-F16"),
+    *("tiny-26b-a4b-F16", "tiny-26b-a4b-Q4_K_M"),
+]
+IDS = [2, *range(30, 70)]
+
+
+@pytest.fixture(autouse=True)
+def verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where verdicts are kept: a folder of each test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/wgemma/verdicts.json"
+
+
+@pytest.fixture
+def tiny(data: Path) -> Path:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    return data / "ollama-store" / store["gemma4:tiny"]["model"]
+
+
+@pytest.fixture
+def fresh() -> Iterator[Callable[[], NativeDevice]]:
+    """Opens devices that know no kernel yet."""
+    opened: list[NativeDevice] = []
+
+    def open_one() -> NativeDevice:
+        opened.append(NativeDevice())
+        return opened[-1]
+
+    yield open_one
+    for device in opened:
+        device.close()
+
+
+@pytest.fixture
+def tests_run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The adapters of all self-tests from now on."""
+    seen: list[str] = []
+
+    async def counted(device: Any, *rest: Any) -> Any:
+        seen.append(device.info.name)
+        return await self_test(device, *rest)
+
+    monkeypatch.setattr(selftest, "self_test", counted)
+    return seen
+
+
+def misbuild(monkeypatch: pytest.MonkeyPatch, kernel: str, says: str, instead: str) -> None:
+    """Breaks a kernel in the variant without run-time checks only, as a bad driver would."""
+    build = NativeDevice._module
+
+    def module(self: NativeDevice, name: str, code: str) -> Any:
+        if name == kernel and not self.plain(name):
+            assert says in code
+            code = code.replace(says, instead)
+        return build(self, name, code)
+
+    monkeypatch.setattr(NativeDevice, "_module", module)
+
+
+def misspell(monkeypatch: pytest.MonkeyPatch, file: str, says: str, instead: str) -> None:
+    """Breaks a shader for good."""
+    sound = shaders._source
+
+    def source(name: str) -> tuple[str, ...]:
+        text = "\n".join(sound(name))
+        assert name != file or says in text
+        return tuple((text.replace(says, instead) if name == file else text).splitlines())
+
+    monkeypatch.setattr(shaders, "_source", source)
+
+
+def prepared(device: NativeDevice, path: Path, kv: str = "f16") -> None:
+    with Gguf.open(path) as file:
+        run(prepare(device, Config.from_gguf(file), file.tensors, Options(kv=kv)))
+
+
+# -- a sound GPU
+
+
+@pytest.mark.parametrize(("model", "kv"), [*((model, "f16") for model in MODELS), ("tiny-heads-Q4_K_M", "f32")])
+@pytest.mark.parametrize("where", ["gpu", "floor"])
+def test_every_kind_of_model_passes(
+    shared: Path, request: pytest.FixtureRequest, model: str, where: str, kv: str
+) -> None:
+    device = request.getfixturevalue(where)
+    before = device.allocated
+    with Gguf.open(shared / f"models/{model}.gguf") as file:
+        config = Config.from_gguf(file)
+        assert run(self_test(device, config, problems_of(config, file.tensors), kv)).wrong == frozenset()
+    assert device.allocated == before
+
+
+@pytest.mark.parametrize("model", [*MODELS, "real e2b"])
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, Limits(binding=2 << 30, buffer=4 << 30, invocations=1024)])
+def test_only_pipelines_are_made_that_the_model_needs_anyway(
+    request: pytest.FixtureRequest, tmp_path: Path, model: str, limits: Limits
+) -> None:
+    path = tmp_path / "e2b.gguf"
+    if model == "real e2b":
+        write_e2b(path)
+    else:
+        path = request.getfixturevalue("shared") / f"models/{model}.gguf"
+    testing, working = FakeDevice(limits), FakeDevice(limits)
+    with Gguf.open(path) as file:
+        config = Config.from_gguf(file)
+        run(self_test(testing, config, problems_of(config, file.tensors), "f16"))  # type: ignore[arg-type]
+        session = Session(run(Engine.load(working, file, Options(ple="gpu"))))  # type: ignore[arg-type]
+        list(iterate(session.generate(IDS, Sampling(), 3)))
+    assert testing.kernels.keys() <= working.kernels.keys()
+
+
+def test_the_answers_are_those_of_the_twins() -> None:
+    tool = make_answers()
+    text = (files("wgemma.engine") / "answers.json").read_text("utf-8")
+    assert tool.main() == text
+    assert len(text) < 60_000
+    assert {problem.answer for problem in tool.every_problem()} == answers().keys()
+
+
+def make_answers() -> ModuleType:
+    path = Path(__file__).parent.parent.parent / "tools/make_answers.py"
+    spec = importlib.util.spec_from_file_location("make_answers", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- a GPU that computes wrong
+
+
+# (model, kernel that is blamed, file, what it says, what it says instead)
+BROKEN = [
+    ("tiny-e2b-Q4_K_M", "repack", "k_scales", "(low & 15u)", "(low & 7u)"),
+    ("tiny-e2b-Q4_K_M", "embed", "embed", "params.scale * w.h", "w.h"),
+    ("tiny-e2b-Q4_K_M", "activate", "gelu", "0.044715", "0.05"),
+    ("tiny-e2b-Q4_K_M", "matvec", "softcap", "clamp(y / cap", "clamp(y"),
+    ("tiny-e2b-Q4_K_M", "ple", "ple", "0.70710678", "0.7"),
+    ("tiny-e2b-Q4_K_M", "kv", "kv", "norm[j + HALF]", "norm[j]"),
+    ("tiny-e2b-Q4_K_M", "attention", "rotary", "far.x * near.x - far.y * near.y", "near.x"),
+    ("tiny-e2b-Q4_K_M", "attention", "attention", "low *= shrink;", ""),
+    ("tiny-e2b-Q4_K_M", "sample", "sample", "prefix = (prefix << 8u) | digit;", "prefix = prefix << 8u;"),
+    ("tiny-26b-a4b-F16", "experts_norm", "experts_norm", "which * params.rows * quads", "which * quads"),
+    ("tiny-26b-a4b-F16", "experts_join", "experts_join", "slot < params.slots", "slot + 1u < params.slots"),
+    ("tiny-26b-a4b-F16", "route", "route", "weights[at] / total * expert_scale", "weights[at] * expert_scale"),
+    ("tiny-26b-a4b-F16", "matvec", "matvec", "result *= weights[at];", ""),
+]
+
+
+@pytest.mark.parametrize(("model", "kernel", "file", "says", "instead"), BROKEN)
+def test_a_kernel_that_is_wrong_is_found(
+    shared: Path,
+    fresh: Callable[[], NativeDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    kernel: str,
+    file: str,
+    says: str,
+    instead: str,
+) -> None:
+    misspell(monkeypatch, file, says, instead)
+    with Gguf.open(shared / f"models/{model}.gguf") as gguf:
+        config = Config.from_gguf(gguf)
+        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), "f16")).wrong
+    assert kernel in wrong
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says", "instead"), [("tile", "s3 += ", "s2 += "), ("attention", "low *= shrink;", "")]
+)
+def test_a_kernel_that_is_wrong_becomes_plain_and_the_model_computes_right(
+    tiny: Path,
+    gpu: NativeDevice,
+    fresh: Callable[[], NativeDevice],
+    tests_run: list[str],
+    verdicts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernel: str,
+    says: str,
+    instead: str,
+) -> None:
+    with wgemma.load(tiny, device=gpu) as model:
+        expected = model.logits(IDS)
+    verdicts.unlink()
+    tests_run.clear()
+    misbuild(monkeypatch, kernel, says, instead)
+    device = fresh()
+    with caplog.at_level(logging.WARNING), wgemma.load(tiny, device=device) as model:
+        assert np.abs(model.logits(IDS) - expected).max() < 1e-3
+    assert len(tests_run) == 2
+    assert device.plain(kernel) and not device.plain("matvec")
+    told = caplog.text
+    assert kernel in told and device.info.name in told and "plain variant" in told
+    again = fresh()
+    with wgemma.load(tiny, device=again) as model:
+        assert np.abs(model.logits(IDS) - expected).max() < 1e-3
+    assert len(tests_run) == 2  # it was known
+    assert again.plain(kernel)
+
+
+def test_a_kernel_that_is_wrong_either_way_ends_the_loading(
+    tiny: Path,
+    fresh: Callable[[], NativeDevice],
+    verdicts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    misspell(monkeypatch, "tile", "s3 += ", "s2 += ")
+    device = fresh()
+    with pytest.raises(wgemma.DeviceError, match=r"wrong numbers in tile, .*newer driver.*reference.*doctor --sweep"):
+        wgemma.load(tiny, device=device)
+    assert device.allocated == 0
+    assert not verdicts.exists()
+
+
+def test_a_device_that_is_opened_again_keeps_its_plain_kernels(fresh: Callable[[], NativeDevice]) -> None:
+    device = fresh()
+    count = device.kernel("clear")
+    device.distrust(["clear"])
+    assert device.kernel("clear") is not count
+    again = device.reopen()
+    assert again.plain("clear") and not again.plain("tile")
+    again.close()
+
+
+# -- the memory of verdicts
+
+
+def test_a_verdict_is_remembered_per_problem_set_and_version(
+    tiny: Path, fresh: Callable[[], NativeDevice], tests_run: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(fresh(), tiny)
+    assert len(tests_run) == 1
+    second = fresh()
+    prepared(second, tiny)
+    assert len(tests_run) == 1 and second.pipelines == 0
+    prepared(second, tiny, kv="f32")
+    assert len(tests_run) == 2
+    monkeypatch.setattr(wgemma, "__version__", "99")
+    prepared(second, tiny)
+    assert len(tests_run) == 3
+    prepared(second, tiny)
+    assert len(tests_run) == 3
+
+
+def test_another_driver_or_fewer_features_are_tested_again(tiny: Path, tests_run: list[str]) -> None:
+    for limits in (None, DEFAULT_LIMITS):
+        device = NativeDevice(limits=limits, features=limits is None)
+        prepared(device, tiny)
+        device.close()
+    assert len(tests_run) == 2
+
+
+def test_what_holds_with_the_checks_on_is_not_believed_without(
+    tiny: Path, fresh: Callable[[], NativeDevice], tests_run: list[str], verdicts: Path
+) -> None:
+    checked = NativeDevice(trusted=False)
+    prepared(checked, tiny)
+    checked.close()
+    assert not verdicts.exists()
+    prepared(fresh(), tiny)
+    assert len(tests_run) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": [1]}', "\xff\xfe", "[" * 100_000])
+def test_a_file_of_verdicts_that_cannot_be_understood_is_written_anew(
+    tiny: Path, fresh: Callable[[], NativeDevice], tests_run: list[str], verdicts: Path, text: str
+) -> None:
+    verdicts.parent.mkdir(parents=True)
+    verdicts.write_bytes(text.encode("latin-1"))
+    device = fresh()
+    prepared(device, tiny)
+    prepared(device, tiny)
+    assert len(tests_run) == 1
+    assert list(json.loads(verdicts.read_text()).values()) == [[]]
+    assert [file.name for file in verdicts.parent.iterdir()] == [verdicts.name]
+
+
+def test_where_nothing_can_be_written_the_test_is_run_each_time(
+    tiny: Path, fresh: Callable[[], NativeDevice], tests_run: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    device = fresh()
+    prepared(device, tiny)
+    prepared(device, tiny)
+    assert len(tests_run) == 2
+
+
+def test_old_verdicts_give_way_to_new_ones(verdicts: Path) -> None:
+    for number in range(selftest.MOST_VERDICTS + 5):
+        selftest._remember(f"adapter {number}", ["tile"])
+    kept = json.loads(verdicts.read_text())
+    assert len(kept) == selftest.MOST_VERDICTS and "adapter 0" not in kept
+    assert selftest._recall("adapter 50") == ["tile"]

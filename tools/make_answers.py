@@ -1,0 +1,255 @@
+"""Writes src/wgemma/engine/answers.json: what the kernels must answer to every problem of the self-test.
+
+    python tools/make_answers.py
+
+The answers come from the NumPy twins (`wgemma.reference`), in double precision, folded into a few sums each.
+"""
+
+import json
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wgemma.engine import problems as given
+from wgemma.engine.problems import Problem
+from wgemma.files.quants import BY_NAME
+from wgemma.model.planes import PLANES
+from wgemma.reference import twins
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.sampling import distribution
+from wgemma.reference.twins import Row
+
+Array = NDArray[Any]
+TARGET = Path(__file__).resolve().parent.parent / "src/wgemma/engine/answers.json"
+MARGIN = 1e-3  # how near a drawn token may be to another one, as a share of the whole
+
+
+def main() -> str:
+    """All answers as JSON, a problem to a line."""
+    answers = {problem.answer: [_folded(output) for output in _solve(problem)] for problem in sorted(every_problem())}
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(told)}" for name, told in answers.items()) + "\n}\n"
+
+
+def _folded(output: Array) -> list[float]:
+    return [float(f"{number:.5g}") for number in given.fold(output.astype(np.float64).ravel().tolist())]
+
+
+def every_problem() -> Iterator[Problem]:
+    """What any model could call for."""
+    for kind in PLANES:
+        for columns in (period for period in given.PERIODS if period % BY_NAME[kind].elements == 0):
+            yield from (Problem("matvec", mode, kind, columns) for mode in given.MATVEC_MODES)
+            yield from (Problem(kernel, "", kind, columns) for kernel in ("embed", "tile"))
+    for head in given.HEAD_SIZES:
+        for mode in ("sliding", "full", "sliding without v", "full without v"):
+            yield from (Problem(kernel, mode, head=head) for kernel in ("kv", "attention"))
+    for columns in given.PERIODS:
+        yield from (Problem("norm", mode, columns=columns) for mode in ("norm", "sum"))
+        yield from (Problem(kernel, columns=columns) for kernel in ("experts_norm", "experts_join"))
+    yield from (Problem("activate", mode) for mode in ("GEGLU", "APART", "SIDE"))
+    yield from (Problem(kernel) for kernel in ("ple", "route"))
+    yield from (Problem("sample", how + rest) for how in given.SAMPLINGS for rest in ("", " suppressed"))
+
+
+def _solve(problem: Problem) -> tuple[Array, ...]:
+    """The outputs of a problem, in the order the self-test keeps them."""
+    solvers = {
+        "embed": _embed, "matvec": _matvec, "tile": _tile, "norm": _norm, "activate": _activate, "ple": _ple,
+        "kv": _kv, "attention": _attention, "experts_norm": _experts_norm, "experts_join": _experts_join,
+        "route": _route, "sample": _sample,
+    }  # fmt: skip
+    return solvers[problem.kernel](problem)
+
+
+# -- inputs
+
+
+def _shaped(values: "array[float]", *shape: int) -> Array:
+    return np.array(values, np.float64).reshape(shape)
+
+
+def _numbers(label: str, *shape: int) -> Array:
+    return _shaped(given.numbers(label, int(np.prod(shape))), *shape)
+
+
+def _norms(label: str, *shape: int) -> Array:
+    return _shaped(given.norms(label, int(np.prod(shape))), *shape)
+
+
+def _weights(problem: Problem) -> Array:
+    return dequantize(given.matrix_bytes(problem.kind, problem.columns), problem.kind, (given.ROWS, problem.columns))
+
+
+def _residual(columns: int, *, norm: bool) -> tuple[Array, Array]:
+    h, o = (_numbers(label, given.FEW, columns) for label in "ho")
+    return twins.residual(h, o, _norms("norms", 2, columns), given.SCALE, given.EPS, norm=norm)
+
+
+# -- weights and matmuls
+
+
+def _embed(problem: Problem) -> tuple[Array, ...]:
+    return (twins.embed(_weights(problem), given.TOKENS, given.SCALE),)
+
+
+def _tile(problem: Problem) -> tuple[Array, ...]:
+    return (twins.linear(_weights(problem), _numbers("x", given.MANY, problem.columns)),)
+
+
+def _matvec(problem: Problem) -> tuple[Array, ...]:
+    w, columns = _weights(problem), problem.columns
+    source, _, then = problem.mode.partition(" ")
+    if source == "experts":
+        return _experts(w, then)
+    if source == "x":
+        y = twins.linear(w, _numbers("x", given.FEW, columns))
+        return (twins.geglu(y) if then else y,)
+    v, x = _residual(columns, norm=source != "sum")
+    if source == "head":
+        written = np.zeros_like(v)
+        written[given.PICKED] = v[given.PICKED]
+        return twins.capped(twins.linear(w, x[given.PICKED]), given.CAP), written
+    y = twins.linear(w, x)
+    if then == "geglu":
+        return twins.geglu(y), v
+    stride, offset = given.SIDE
+    side = _numbers("side", given.FEW, stride)[:, offset : offset + given.ROWS]
+    return twins.gated(y, side) if then == "ple" else y, v
+
+
+def _experts(w: Array, then: str) -> tuple[Array, ...]:
+    columns, shape = w.shape[1], (given.FEW, given.SLOTS)
+    weights = _numbers("weights", *shape) if then == "weighted" else None
+    x = _numbers("x", *(shape if then == "weighted" else shape[:1]), columns)
+    chosen = np.array(given.CHOSEN).reshape(shape)
+    y = twins.experts(w.reshape(given.EXPERTS, -1, columns), x, chosen, weights)
+    return (twins.geglu(y) if then == "geglu" else y,)
+
+
+# -- between the matmuls
+
+
+def _norm(problem: Problem) -> tuple[Array, ...]:
+    v, x = _residual(problem.columns, norm=problem.mode == "norm")
+    return x, v
+
+
+def _activate(problem: Problem) -> tuple[Array, ...]:
+    n, offset = given.PRODUCTS, given.SIDE[1]
+    if problem.mode == "SIDE":
+        side = _numbers("side", given.FEW, n + offset)[:, offset:]
+        return (twins.gated(_numbers("x", given.FEW, n), side),)
+    x = _numbers("x", given.FEW, 2 * n)
+    return (twins.geglu(x) if problem.mode == "GEGLU" else twins.apart(x),)
+
+
+def _ple(problem: Problem) -> tuple[Array, ...]:
+    shape = (given.FEW, given.PLE_LAYERS, given.PLE_DIM)
+    norm = _norms("ple norm", given.PLE_DIM)
+    return (twins.ple(_numbers("c", *shape), _numbers("table", *shape), norm, given.SCALE, given.EPS),)
+
+
+def _experts_norm(problem: Problem) -> tuple[Array, ...]:
+    h, o = (_numbers(label, given.FEW, problem.columns) for label in "ho")
+    v, inputs = twins.experts_norm(h, o, _norms("norms", 4, problem.columns), given.EPS)
+    padded = np.zeros((3, given.FEW + 1, problem.columns))
+    padded[:, : given.FEW] = inputs
+    return padded, v
+
+
+def _experts_join(problem: Problem) -> tuple[Array, ...]:
+    dense = _numbers("h", given.FEW, problem.columns)
+    routed = _numbers("x", given.FEW, given.SLOTS, problem.columns)
+    return (twins.experts_join(dense, routed, _norms("norms", 2, problem.columns), given.EPS),)
+
+
+def _route(problem: Problem) -> tuple[Array, ...]:
+    scale = _norms("expert scale", given.ROUTED)
+    return twins.route(_numbers("scores", given.FEW, given.ROUTED), scale, given.ROUTES)
+
+
+# -- attention
+
+
+def _parts(problem: Problem) -> tuple[Array, Array, Array]:
+    """Raw queries, keys and values, each [rows, heads, head size]."""
+    own = "without v" not in problem.mode
+    counts = [given.HEADS, given.KV_HEADS, *([given.KV_HEADS] if own else [])]
+    raw = _numbers("qkv", len(given.STORING), sum(counts), problem.head)
+    q, k, *v = np.split(raw, np.cumsum(counts)[:-1], axis=1)
+    return q, k, v[0] if own else k
+
+
+def _angles(rows: tuple[tuple[int, int, int], ...]) -> Array:
+    return twins.angles([position for _, position, _ in rows], given.BASE, 2 * given.TURNING, given.TURNING)
+
+
+def _kv(problem: Problem) -> tuple[Array, ...]:
+    _, k, v = _parts(problem)
+    made = twins.kv(k, v, _norms("k norm", problem.head), _angles(given.STORING), given.EPS)
+    cache = np.zeros((2, given.DEPTH, given.KV_HEADS, problem.head))
+    for r, (used, position, _) in enumerate(given.STORING):
+        if used:
+            cache[:, position] = made[0][r], made[1][r]
+    (first, count), (last, more) = given.SEEN
+    last += given.DEPTH // 2  # a ring is written there again from its start
+    return tuple(half[at : at + n] for at, n in ((first, count), (last, more)) for half in cache)
+
+
+def _attention(problem: Problem) -> tuple[Array, ...]:
+    rows = given.LOOKING[problem.mode.split()[0]]
+    sliding = problem.mode.startswith("sliding")
+    norm = _shaped(given.query_norms("q norm", problem.head), problem.head)
+    q = twins.paired(twins.turned(_parts(problem)[0], norm, _angles(rows), given.EPS))
+    shape = (given.DEPTH, given.KV_HEADS, problem.head)
+    keys, values = (
+        np.frombuffer(given.cached(label, int(np.prod(shape)), "f16"), "<f2").reshape(shape)
+        for label in ("keys", "values")
+    )
+    ring, window = (given.DEPTH // 2, given.WINDOW) if sliding else (1 << 31, 0)
+    seen = [Row(used, position, 0, sees) for used, position, sees in rows]
+    return (twins.attention(q, keys, values, seen, window, ring),)
+
+
+# -- sampling
+
+
+def _sample(problem: Problem) -> tuple[Array, ...]:
+    logits = np.array(given.logits(), np.float64)
+    settings = given.SAMPLINGS[problem.mode.split()[0]]
+    if "suppressed" in problem.mode:
+        logits[given.SUPPRESSED] = -np.inf
+    names = ("temperature", "top_k", "top_p", "min_p")
+    options = {name: getattr(settings, name) for name in names}
+    ids, shares = distribution(logits, **options)
+    token, total = ids[0], 1.0
+    if not settings.greedy:
+        for name in ("top_p", "min_p"):
+            for share in (1 - MARGIN, 1 + MARGIN):
+                near, _ = distribution(logits, **{**options, name: share * options[name]})
+                assert np.array_equal(near, ids), f"choose another {name}: rounding could decide this one"
+        token, total = _drawn(ids, shares, settings.seed or 0), 1 / shares[0]
+    return np.array([1, given.POSITION, token, given.POSITION]), np.array([total, logits.max()])
+
+
+def _drawn(ids: Array, shares: Array, seed: int) -> int:
+    """The token at a hash of seed and position, in the order of their ids."""
+    goal = (_hash(given.POSITION ^ _hash(seed & 0xFFFFFFFF ^ _hash((seed >> 32) + 0x9E3779B9))) >> 8) / 2**24
+    order = np.argsort(ids)
+    reached = np.cumsum(shares[order])
+    assert np.abs(reached - goal).min() > MARGIN, "choose another seed: rounding could decide this one"
+    return int(ids[order[int(np.searchsorted(reached, goal))]])
+
+
+def _hash(x: int) -> int:
+    x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+if __name__ == "__main__":
+    TARGET.write_text(main(), encoding="utf-8")
