@@ -3,13 +3,16 @@
 import json
 import math
 import struct
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import wgemma
 from gguf_writer import write_gguf
+from range_server import good, serve
 from wgemma.gpu.native import NativeDevice
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -83,6 +86,46 @@ def test_leaving_the_loop_cancels_and_the_next_call_works(model: wgemma.Model) -
     for _ in model.chat(HELLO, seed=3):
         break
     assert list(model.chat(HELLO, max_tokens=2, seed=3))[-1].finish_reason == "length"
+
+
+def test_a_cancelled_reply_says_so_in_its_last_part(model: wgemma.Model) -> None:
+    stop = threading.Event()
+    parts = []
+    for part in model.chat(HELLO, seed=3, cancel=stop):
+        parts.append(part)
+        stop.set()
+    assert parts[-1].finish_reason == "cancelled"
+    assert parts[-1].usage is not None and parts[-1].usage.generated <= 3
+
+
+def test_an_interrupt_stops_the_answer_and_keeps_the_model(
+    model: wgemma.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [2, *range(40, 60)]
+    expected = [piece.id for piece in model.generate(ids, max_tokens=6, temperature=0)]
+    device, reads = model.backend.device, []  # type: ignore[attr-defined]
+    read_later = device.read_later
+
+    def interrupted(*span: Any) -> Any:
+        reads.append(span)
+        if len(reads) == 3:
+            raise KeyboardInterrupt
+        return read_later(*span)
+
+    monkeypatch.setattr(device, "read_later", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(model.generate(ids, max_tokens=6, temperature=0))
+    assert [piece.id for piece in model.generate(ids, max_tokens=6, temperature=0)] == expected
+
+
+def test_a_url_is_downloaded_once_and_then_runs_offline(
+    blob: Path, gpu: NativeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with serve(good(blob.read_bytes())) as url, wgemma.load(f"{url}/model.gguf", device=gpu) as loaded:
+        expected = [piece.id for piece in loaded.generate("Hi", max_tokens=3, temperature=0)]
+    with wgemma.load(f"{url}/model.gguf", device=gpu) as loaded:
+        assert [piece.id for piece in loaded.generate("Hi", max_tokens=3, temperature=0)] == expected
 
 
 def test_logprobs_come_with_every_token(model: wgemma.Model) -> None:

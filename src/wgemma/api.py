@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.engine import Engine, Options
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
+
+
+class Cancel(Protocol):
+    """Something that can ask a reply to end: a threading.Event or an asyncio.Event."""
+
+    def is_set(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,8 @@ class Model:
     def chat(self, messages: Sequence[Any], **options: Any) -> Iterator[Part]:
         """The reply to `messages`, part by part; leaving the loop early cancels it.
 
-        Options: tools, think, max_tokens, thinking_budget, stop, and the fields of `Sampling`.
+        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: once it is set the reply ends, and its
+        last part says so), and the fields of `Sampling`.
         """
         return iterate(self.achat(messages, **options))
 
@@ -174,6 +181,7 @@ class Model:
         max_tokens: int | None = None,
         thinking_budget: int | None = None,
         stop: str | Sequence[str] = (),
+        cancel: "Cancel | None" = None,
         **settings: Any,
     ) -> AsyncGenerator[Part, None]:
         """`chat`, for code that runs in an event loop."""
@@ -181,7 +189,9 @@ class Model:
         if any(piece.media is not None for piece in pieces):
             raise ModelError("this version reads text only; leave images and sounds out.")
         ids = self._replies.encode(self.tokenizer, pieces)
-        reply = _Reply(self, pieces, tools, think, thinking_budget, self._stops(stop))
+        reply = _Reply(self, ReplyParser(think=think, in_thought=opens_in_thought(pieces), tools=tools))
+        reply.in_thought, reply.budget = opens_in_thought(pieces), thinking_budget
+        reply.stops, reply.cancel = StopStrings(self._stops(stop)), cancel
         sampling = self._sampling(settings)
         limit = self._limit(max_tokens)
         async with self._turns.take():
@@ -294,61 +304,58 @@ def prompt_style(files: ModelFiles, gguf: Gguf) -> Literal["small", "large"]:
 class _Reply:
     """One reply on its way from token ids to parts."""
 
-    def __init__(
-        self,
-        model: Model,
-        prompt: Sequence[Any],
-        tools: Sequence[Any] | None,
-        think: bool,
-        thinking_budget: int | None,
-        stops: Sequence[str],
-    ) -> None:
+    def __init__(self, model: Model, parser: ReplyParser) -> None:
         self.model = model
-        self.in_thought = opens_in_thought(prompt)
-        self.parser = ReplyParser(think=think, in_thought=self.in_thought, tools=tools)
-        self.budget = thinking_budget
-        self.stops = StopStrings(stops)
+        self.parser = parser
+        self.in_thought = False
+        self.budget: int | None = None  # tokens to think with
+        self.stops = StopStrings(())
+        self.cancel: Cancel | None = None
         self.decoder = model.tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
         self.called = False
         self.content: list[str] = []
 
     async def parts(self, ids: list[int], sampling: Sampling, limit: int) -> AsyncGenerator[Part, None]:
-        reason: Literal["stop", "length", "tool", "cancelled"] = "cancelled"
-        first_reused = None
+        reason, reused = "", 0
         try:
-            while True:
+            while not reason:
                 room = limit - len(self.generated)
-                prompt = ids + self.generated
                 places = marks(self.model.tokenizer, ids)
-                async with aclosing(self.model.backend.generate(prompt, sampling, room, places)) as tokens:
+                tokens = self.model.backend.generate(ids + self.generated, sampling, room, places)
+                async with aclosing(tokens):
                     reason = "length"
                     async for token in tokens:
-                        if first_reused is None:
-                            first_reused = self.model.backend.reused
-                        if token.id in self.model.tokenizer.stop_ids:
-                            reason = "stop"
-                            break
-                        self.generated.append(token.id)
-                        for part in self._take(token):
+                        reused = reused or self.model.backend.reused
+                        reason, parts = self._next(token)
+                        for part in parts:
                             yield part
-                        if self.stops.found:
-                            reason = "stop"
+                        if reason:
                             break
-                        if self._over_budget():
-                            break
-                if not self._over_budget() or reason == "stop":
-                    break
-                for part in self._close_thought():
-                    yield part
+                        reason = "length"
+                if reason == "budget":
+                    reason = ""
+                    for part in self._close_thought():
+                        yield part
             for part in self._end():
                 yield part
         finally:
             self._remember()
-        if self.called:
-            reason = "tool"
-        usage = Usage(len(ids), first_reused or 0, len(self.generated))
-        yield Part("content", finish_reason=reason, usage=usage)
+        ended: Any = "tool" if self.called else reason
+        yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
+
+    def _next(self, token: Token) -> tuple[str, list[Part]]:
+        """What a token brings, and why the reply ends with it, if it does; "budget" ends only the thought."""
+        if token.id in self.model.tokenizer.stop_ids:
+            return "stop", []
+        self.generated.append(token.id)
+        parts = self._take(token)
+        if self.stops.found:
+            return "stop", parts
+        if self.cancel is not None and self.cancel.is_set():
+            return "cancelled", parts
+        over = self.budget is not None and self.in_thought and len(self.generated) >= self.budget
+        return "budget" if over else "", parts
 
     def _take(self, token: Token) -> list[Part]:
         self._follow_thought(token.id)
@@ -379,9 +386,6 @@ class _Reply:
             self.in_thought = True
         elif token_id == special.get("<channel|>"):
             self.in_thought = False
-
-    def _over_budget(self) -> bool:
-        return self.budget is not None and self.in_thought and len(self.generated) >= self.budget
 
     def _close_thought(self) -> list[Part]:
         """Ends the thought in the model's place; it goes on with its answer."""

@@ -1,6 +1,7 @@
 """Sequences that go on, go back, fork, and survive."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import wgemma
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.session import Session
-from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.native import NativeBuffer, NativeDevice
+from wgemma.gpu.tape import Dispatch, Tape
 from wgemma.sync import iterate
 
 GREEDY = Sampling(temperature=0)
@@ -111,6 +113,29 @@ def test_the_context_grows_by_segments_and_stays_exact(
     grown.free()
 
 
+def test_a_context_that_cannot_grow_is_a_sentence_with_numbers(
+    session: Session, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    small = Session(session.engine)
+    prompt = ids_of_length(200)
+    expected = greedy(small, prompt)
+    before, room = gpu.allocated, gpu.buffer
+
+    def full(size: int, label: str) -> object:
+        if label.startswith("values"):
+            raise wgemma.OutOfMemory("no room")
+        return room(size, label)
+
+    with monkeypatch.context() as tight:
+        tight.setattr(gpu, "buffer", full)
+        with pytest.raises(wgemma.OutOfMemory, match=r"cannot grow from 256 to 512 tokens: \d+ MB more"):
+            greedy(small, ids_of_length(300))
+    assert gpu.allocated <= before
+    assert greedy(small, prompt) == expected
+    small.free()
+
+
 def test_a_full_context_ends_the_reply_and_a_longer_prompt_is_refused(data: Path, gpu: NativeDevice) -> None:
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
@@ -126,7 +151,8 @@ def test_ids_that_are_none_are_refused(model: wgemma.Model, ids: list[int], mess
         list(model.generate(ids))
 
 
-def test_a_lost_device_is_replaced_and_the_reply_goes_on(data: Path) -> None:
+@pytest.mark.parametrize("how", ["closed", "by the driver"])
+def test_a_lost_device_is_replaced_and_the_reply_goes_on(data: Path, how: str) -> None:
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     model = wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"])
     assert isinstance(model.backend, GpuBackend)
@@ -135,7 +161,9 @@ def test_a_lost_device_is_replaced_and_the_reply_goes_on(data: Path) -> None:
     expected = [piece.id for piece in model.generate(prompt, **settings)]
     stream = model.generate(prompt, **settings)
     got = [next(stream).id for _ in range(4)]
-    model.backend.device.close()
+    device = model.backend.device
+    assert isinstance(device, NativeDevice)
+    device.close() if how == "closed" else device._device.destroy()
     assert got + [piece.id for piece in stream] == expected
     model.close()
 
@@ -154,6 +182,7 @@ def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgem
     for _ in range(3):
         list(model.chat([{"role": "user", "content": "warm"}], max_tokens=3, seed=1))
     before = device.allocated, len(session._programs), len(device._staging)
+    objects = live_objects()
     for turn in range(50):
         list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
     total = 0
@@ -163,6 +192,13 @@ def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgem
     assert device.allocated - checkpoints <= before[0]
     assert len(session._programs) <= before[1] + 8
     assert len(device._staging) <= before[2] + 4
+    assert live_objects() <= objects + 8 * 300 + 2 * len(session.checkpoints) * len(session.cache.owners)
+
+
+def live_objects() -> int:
+    """Buffers, tapes and what tapes hold; a new recording may bring some hundreds."""
+    gc.collect()
+    return sum(isinstance(thing, NativeBuffer | Tape | Dispatch) for thing in gc.get_objects())
 
 
 def test_async_twins_work_inside_a_running_loop_and_wait_their_turn(model: wgemma.Model) -> None:

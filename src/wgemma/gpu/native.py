@@ -193,8 +193,14 @@ class NativeDevice:
         try:
             self._device.queue.submit([encoder.finish()])
         except wgpu.GPUError as trouble:
-            self.check()
-            raise DeviceError(f"the GPU refused a command: {trouble}") from None
+            raise self.trouble("the GPU refused a command", trouble) from None
+
+    def trouble(self, what: str, error: Exception) -> DeviceError:
+        """What to raise for an error of wgpu's; it says in words that a device was lost."""
+        if "lost" in str(error).lower() or "destroyed" in str(error).lower():
+            self._lost = self._lost or "the driver gave it up"
+            return DeviceLost(f"{self.info.name} was lost: {self._lost}")
+        return DeviceError(f"{what}: {error}")
 
     def check(self) -> None:
         """Raises `DeviceLost` when the GPU is gone."""
@@ -376,8 +382,7 @@ class _NativeReading:
             data = bytes(self._staging.read_mapped(0, self._size))
             self._staging.unmap()
         except wgpu.GPUError as trouble:
-            self._device.check()
-            raise DeviceError(f"the GPU did not give its result: {trouble}") from None
+            raise self._device.trouble("the GPU did not give its result", trouble) from None
         if self._staging.size == _SMALL_READ:
             self._device._staging.append(self._staging)
         return data

@@ -1,0 +1,45 @@
+"""What the documents show is run: the README's Python, and every command line it names is one that parses."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import wgemma
+from wgemma.cli import parser
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+
+
+def blocks(kind: str) -> list[str]:
+    return [text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == kind]
+
+
+def test_the_readmes_python_runs(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    asked = wgemma.load
+    monkeypatch.setattr(wgemma, "load", lambda name: asked(blob, context=256))
+    (code,) = blocks("python")
+    exec(compile(code, "README.md", "exec"), {})
+    assert "Usage(prompt=" in capsys.readouterr().out
+
+
+def test_every_command_of_the_readme_parses() -> None:
+    lines = [line.partition("#")[0].rpartition("|")[2].strip() for text in blocks("") for line in text.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("wgemma ")]
+    assert len(commands) >= 9
+    for command in commands:
+        assert parser().parse_args(command).verb
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^make (\w+)", "\n".join(blocks("")), re.MULTILINE)
+    assert targets == ["chat", "test"]
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
