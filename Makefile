@@ -11,9 +11,10 @@ help:
 	@echo "make test-all  the same, with the slow tests"
 	@echo "make fuzz      throw mutated files at the readers (SEED=1 COUNT=200000)"
 
-# Without a terminal there is nobody to chat with: one sample prompt is answered.
+# Without a terminal there is nobody to chat with: one sample prompt is answered. With one, the chat is a job of its own,
+# so that a Ctrl-C that stops an answer does not also end make.
 chat: .venv/.run
-	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/wgemma run; \
+	@if [ -t 0 ] && [ -t 1 ]; then set -m; $(BIN)/wgemma run; \
 	else echo "Hello! What can you do?" | $(BIN)/wgemma run --max-tokens 128; fi
 
 test: lint

@@ -1,5 +1,6 @@
 """The public face, as a user meets it."""
 
+import asyncio
 import json
 import math
 import struct
@@ -157,6 +158,114 @@ def test_settings_that_do_not_exist_are_named(model: wgemma.Model) -> None:
         list(model.generate("x", max_tokens=0))
     with pytest.raises(wgemma.SettingsError, match="logit_bias names token 99999"):
         list(model.generate("x", logit_bias={99999: 1.0}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": "2"},
+        {"max_tokens": 2.5},
+        {"stop": [1]},
+        {"logit_bias": {"5": 1}},
+        {"logit_bias": {5: None}},
+        {"logit_bias": {5: math.inf}},
+        {"seed": "x"},
+    ],
+)
+def test_settings_of_the_wrong_kind_are_sentences(model: wgemma.Model, options: dict[str, Any]) -> None:
+    with pytest.raises(wgemma.SettingsError):
+        list(model.generate("x", **options))
+
+
+def test_other_things_of_the_wrong_kind_are_sentences_too(model: wgemma.Model, blob: Path) -> None:
+    for ids in ([5.5], ["a"], [2, None]):
+        with pytest.raises(wgemma.SettingsError, match="is not a token id"):
+            list(model.generate(ids))
+    with pytest.raises(wgemma.SettingsError, match="chunks"):
+        model.logits([2, 3], chunks=[0])
+    for options in ({"context": "4096"}, {"memory": "8GB"}):
+        with pytest.raises(wgemma.SettingsError, match="whole number"):
+            wgemma.load(blob, **options)
+    assert list(model.generate("x", max_tokens=1, stop=None))
+
+
+def test_there_are_never_more_pieces_than_tokens(model: wgemma.Model) -> None:
+    byte = model.tokenizer.encode("\U0001f999")[0]  # the first byte of a character that never comes whole
+    pieces = list(model.generate("x", max_tokens=4, temperature=0, logit_bias={byte: 100.0}))
+    assert [piece.id for piece in pieces] == [byte] * 4
+    assert "\ufffd" in "".join(piece.text for piece in pieces)
+
+
+def test_a_budget_at_the_end_of_the_context_ends_the_reply(blob: Path, gpu: NativeDevice) -> None:
+    with wgemma.load(blob, device=gpu, context=40) as small:
+        opens = {small.tokenizer.special["<|channel>"]: 500.0}
+        for budget in (1, 3, 6, 10, 20):
+            *_, last = small.chat(HELLO, think=True, thinking_budget=budget, logit_bias=opens, seed=1)
+            assert last.finish_reason == "length"
+        *_, last = small.chat(HELLO, think=True, thinking_budget=1, max_tokens=1, logit_bias=opens, seed=1)
+        assert last.usage is not None and last.usage.generated == 1
+
+
+def test_a_reply_cannot_be_reset_under_its_own_feet(model: wgemma.Model) -> None:
+    stream = model.generate("Once", max_tokens=9)
+    next(stream)
+    with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
+        model.reset()
+    stream.close()
+    model.reset()
+
+
+def test_an_async_call_in_the_middle_of_a_reply_is_refused_not_hung(model: wgemma.Model) -> None:
+    async def nested() -> None:
+        async for _ in model.agenerate("Once", max_tokens=9):
+            with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
+                async for _ in model.agenerate("Twice", max_tokens=2):
+                    pass
+            break
+
+    asyncio.run(nested())
+
+
+def test_a_closed_model_says_so_and_closing_twice_is_nothing(blob: Path, gpu: NativeDevice) -> None:
+    before = gpu.allocated
+    loaded = wgemma.load(blob, device=gpu)
+    stream = loaded.generate("Once", max_tokens=9)
+    next(stream)
+    loaded.close()
+    loaded.close()
+    assert gpu.allocated == before
+    with pytest.raises(wgemma.SessionError, match="closed in the middle"):
+        list(stream)
+    with pytest.raises(wgemma.SessionError, match="is closed"):
+        list(loaded.generate("Once"))
+
+
+def test_a_chat_is_saved_and_restored(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    with wgemma.load(blob, device=gpu) as loaded:
+        list(loaded.chat(HELLO, max_tokens=4, seed=1))
+        loaded.save(tmp_path / "chat")
+    with wgemma.load(blob, device=gpu) as loaded:
+        loaded.restore(tmp_path / "chat")
+        usage = list(loaded.chat(HELLO, max_tokens=4, seed=1))[-1].usage
+        assert usage is not None and usage.reused == usage.prompt - 1
+
+
+@pytest.mark.parametrize("label", ["history", "keys of layer 0", "x", "ple", "logits"])
+def test_a_gpu_that_runs_full_while_loading_gets_everything_back(
+    blob: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
+    before, room = gpu.allocated, gpu.buffer
+
+    def full(size: int, name: str) -> Any:
+        if name == label:
+            raise wgemma.OutOfMemory(f"no room for {name}")
+        return room(size, name)
+
+    with monkeypatch.context() as tight:
+        tight.setattr(gpu, "buffer", full)
+        with pytest.raises(wgemma.OutOfMemory, match=label):
+            wgemma.load(blob, device=gpu)
+    assert gpu.allocated - before < 100_000  # a few small buffers may wait for the garbage collector
 
 
 def damaged(blob: Path, tmp_path: Path, tensor: str, value: float) -> Path:

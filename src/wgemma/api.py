@@ -15,7 +15,7 @@ from wgemma.engine.selftest import prepare
 from wgemma.engine.session import Token
 from wgemma.engine.stops import StopStrings
 from wgemma.engine.turns import Turns
-from wgemma.errors import DeviceError, ModelError, SettingsError
+from wgemma.errors import DeviceError, ModelError, OutOfMemory, SessionError, SettingsError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
@@ -99,17 +99,32 @@ async def aload(
     if precision != "exact":
         raise SettingsError(f"precision is {precision!r}; this version has 'exact' only.")
     files = locate(target)
-    if projector or adapter or files.adapters:
-        what = "an adapter" if adapter or files.adapters else "a projector"
-        raise ModelError(f"{files.name} comes with {what}, which this version cannot apply yet.")
+    refuse_unsupported(files, projector, adapter)
     options = Options(context=context, kv=kv, ple=ple, memory=memory)
     gguf = await Gguf.aopen(_on_disk(files, progress))
     try:
         backend = await _backend(device, gguf, options, progress)
+    except ModelError as error:
+        gguf.close()
+        raise ModelError(str(error).replace(gguf.source.name, files.name)) from None  # the name the user knows it by
     except BaseException:
         gguf.close()
         raise
-    return Model(files, gguf, backend)
+    try:
+        return Model(files, gguf, backend)
+    except BaseException:
+        backend.close()
+        gguf.close()
+        raise
+
+
+def refuse_unsupported(files: ModelFiles, projector: object = None, adapter: object = None) -> None:
+    """Says early what this version cannot do, before anything is loaded."""
+    if not (projector or adapter or files.adapters):
+        return
+    what = "an adapter" if adapter or files.adapters else "a projector"
+    base = f" Its base {files.stored.parent} runs." if files.stored and files.stored.parent else ""
+    raise ModelError(f"{files.name} comes with {what}, which this version cannot apply yet.{base}")
 
 
 def _on_disk(files: ModelFiles, progress: Callable[[int], None]) -> str | Path:
@@ -131,7 +146,12 @@ async def _backend(
     opened = open_device(device) if device is None or isinstance(device, str) else device
     try:
         await prepare(opened, Config.from_gguf(gguf), gguf.tensors, options)
-        return GpuBackend(opened, await Engine.load(opened, gguf, options, progress), owned=opened is not device)
+        engine = await Engine.load(opened, gguf, options, progress)
+        try:
+            return GpuBackend(opened, engine, owned=opened is not device)
+        except OutOfMemory:
+            engine.free()
+            raise
     except BaseException:
         if opened is not device:
             opened.close()
@@ -159,6 +179,7 @@ class Model:
         self.backend = backend
         self._files = files
         self._gguf = gguf
+        self._closed = False
         self._turns = Turns()
         self._replies = Replies()
 
@@ -167,8 +188,8 @@ class Model:
     def chat(self, messages: Sequence[Any], **options: Any) -> Iterator[Part]:
         """The reply to `messages`, part by part; leaving the loop early cancels it.
 
-        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: once it is set the reply ends, and its
-        last part says so), and the fields of `Sampling`.
+        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: once it is set the reply ends and
+        its last part says so), and the fields of `Sampling`.
         """
         return iterate(self.achat(messages, **options))
 
@@ -188,14 +209,15 @@ class Model:
         pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
         if any(piece.media is not None for piece in pieces):
             raise ModelError("this version reads text only; leave images and sounds out.")
+        self._check_open()
         ids = self._replies.encode(self.tokenizer, pieces)
         reply = _Reply(self, ReplyParser(think=think, in_thought=opens_in_thought(pieces), tools=tools))
         reply.in_thought, reply.budget = opens_in_thought(pieces), thinking_budget
         reply.stops, reply.cancel = StopStrings(self._stops(stop)), cancel
         sampling = self._sampling(settings)
         limit = self._limit(max_tokens)
-        async with self._turns.take():
-            async for part in reply.parts(ids, sampling, limit):
+        async with self._turns.take(), aclosing(reply.parts(ids, sampling, limit)) as parts:
+            async for part in parts:
                 yield part
 
     def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
@@ -227,23 +249,31 @@ class Model:
         tokenizer = self.tokenizer
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt)
         sampling, stops, decoder = self._sampling(settings), StopStrings(self._stops(stop)), tokenizer.stream(keep=())
+        self._check_open()
         tokens = self.backend.generate(ids, sampling, self._limit(max_tokens))
+        held: Piece | None = None  # a token whose text is not certain yet waits for the next
         async with self._turns.take(), aclosing(tokens):
             async for token in tokens:
                 if token.id in tokenizer.stop_ids:
                     break
-                yield Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
+                if held:
+                    yield held
+                piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
+                held = piece if decoder.pending or stops.pending else None
+                if held is None:
+                    yield piece
                 if stops.found:
                     return
-        rest = stops.feed(decoder.finish()) + stops.finish()
-        if rest:
-            yield Piece(ids[-1], rest)
+        if held:
+            yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
 
     # -- numbers
 
     def logits(self, ids: Sequence[int], *, chunks: Sequence[int] = ()) -> "NDArray[np.float32]":
         """The logits after every one of `ids`, soft-capped: [len(ids), vocab]. `chunks` sets the passes' sizes."""
         import numpy as np
+
+        self._check_open()
 
         async def collect() -> bytes:
             async with self._turns.take():
@@ -261,28 +291,50 @@ class Model:
         own = {name: value for name, value in self._files.params.items() if name in _SAMPLING}
         return Sampling(**{**own, **settings})
 
-    def _stops(self, stop: str | Sequence[str]) -> list[str]:
-        own = self._files.params.get("stop", ())
-        return [*([stop] if isinstance(stop, str) else stop), *([own] if isinstance(own, str) else own)]
+    def _stops(self, stop: str | Sequence[str] | None) -> list[str]:
+        own = self._files.params.get("stop")
+        both = [text for each in (stop, own) for text in ([each] if isinstance(each, str) else each or ())]
+        if not all(isinstance(text, str) for text in both):
+            raise SettingsError(f"stop is {stop!r}; it must be a string or a list of strings.")
+        return both
 
     def _limit(self, max_tokens: int | None) -> int:
         if max_tokens is None:
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
-        if max_tokens < 1:
-            raise SettingsError(f"max_tokens is {max_tokens}; it must be at least 1.")
+        if not isinstance(max_tokens, int) or max_tokens < 1:
+            raise SettingsError(f"max_tokens is {max_tokens!r}; it must be a whole number from 1.")
         return max_tokens
 
     # -- life
 
     def reset(self) -> None:
-        """Forgets the chat: the next call computes everything anew."""
-        self.backend.reset()
+        """Forgets the chat: the next call computes everything anew. In the middle of a reply it is refused."""
+        run(self._in_turn(self.backend.reset))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tokens of this chat, and what was computed of them, to a file."""
+        run(self._in_turn(lambda: run(self.backend.save(path))))
+
+    def restore(self, path: str | Path) -> None:
+        """Goes on with a chat that was saved from the same model; another file is refused and changes nothing."""
+        run(self._in_turn(lambda: run(self.backend.restore(path))))
+
+    async def _in_turn(self, work: Callable[[], None]) -> None:
+        self._check_open()
+        async with self._turns.take():
+            work()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError(f"{self.name} is closed; load it again.")
 
     def close(self) -> None:
         """Gives all memory back."""
-        self.backend.close()
-        self._gguf.close()
+        if not self._closed:
+            self._closed = True
+            self.backend.close()
+            self._gguf.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -334,8 +386,10 @@ class _Reply:
                             break
                         reason = "length"
                 if reason == "budget":
-                    reason = ""
-                    for part in self._close_thought():
+                    forced = self.model.tokenizer.encode("\n<channel|>", special=True)
+                    room = min(limit, self.model.backend.context - len(ids)) - len(self.generated)
+                    reason = "" if room > len(forced) else "length"
+                    for part in self._force(forced) if not reason else ():
                         yield part
             for part in self._end():
                 yield part
@@ -387,9 +441,8 @@ class _Reply:
         elif token_id == special.get("<channel|>"):
             self.in_thought = False
 
-    def _close_thought(self) -> list[Part]:
-        """Ends the thought in the model's place; it goes on with its answer."""
-        forced = self.model.tokenizer.encode("\n<channel|>", special=True)
+    def _force(self, forced: Sequence[int]) -> list[Part]:
+        """Says something in the model's place, such as the end of its thought; it goes on from there."""
         parts = []
         for token_id in forced:
             self.generated.append(token_id)

@@ -9,7 +9,7 @@ import pytest
 
 from gguf_writer import write_gguf
 from wgemma import __version__
-from wgemma.cli import VERBS, main
+from wgemma.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 
 
 def test_every_verb_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in VERBS:
-        name = verb.__name__.rpartition(".")[2].partition("_")[0]
+    for name in ("run", "list", "show", "verify", "tokenize", "bench", "doctor"):
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0

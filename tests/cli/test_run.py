@@ -111,8 +111,8 @@ def test_a_stop_text_ends_the_answer() -> None:
     assert cut["finish_reason"] == "stop"
 
 
-def test_an_empty_prompt_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_here(["run", TINY]) == 0
+def test_an_empty_prompt_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(["run", TINY]) == 1
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "Nothing was asked: the prompt is empty.\n")
     assert run_here(["run", TINY, "--json"]) == 1

@@ -9,6 +9,7 @@ import wgemma
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
+from wgemma.engine.session import Session
 from wgemma.gpu.native import NativeDevice
 from wgemma.sync import iterate, run
 
@@ -35,6 +36,20 @@ def test_a_restored_session_goes_on_as_if_nothing_had_happened(backend: GpuBacke
     assert greedy(restored, [*PROMPT, *reply, 40]) == expected
     assert restored.reused == backend.session.reused > len(PROMPT)
     restored.free()
+
+
+def test_a_cache_that_had_grown_further_is_restored_too(
+    backend: GpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    session = Session(backend.engine)
+    greedy(session, [2, *(30 + i % 900 for i in range(600))])
+    greedy(session, PROMPT)
+    run(save(session, tmp_path / "chat"))
+    restored = run(restore(backend.engine, tmp_path / "chat"))
+    assert greedy(restored, PROMPT) == greedy(session, PROMPT)
+    restored.free()
+    session.free()
 
 
 @pytest.mark.parametrize("place", [0, 9, 40, 5000, -40, -1])

@@ -10,6 +10,7 @@ import pytest
 
 import wgemma
 from wgemma.engine.backend import GpuBackend
+from wgemma.engine.engine import Engine, Options
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.session import Session
 from wgemma.gpu.native import NativeBuffer, NativeDevice
@@ -73,6 +74,27 @@ def test_a_checkpoint_brings_back_what_the_rings_forgot(session: Session) -> Non
     greedy(session, long, marks=(90,))
     assert greedy(session, turned) == expected
     assert session.reused == 90
+
+
+def test_a_restored_checkpoint_knows_what_its_rings_had_lost(session: Session) -> None:
+    engine = Engine(
+        session.engine.device,
+        session.engine.gguf,
+        session.engine.config,
+        Options(chunk=128),
+        session.engine.weights,
+    )
+    small, fresh = Session(engine), Session(engine)  # rings of 256 places
+    first = ids_of_length(600)
+    second = [*first[:450], *ids_of_length(60, seed=2)]
+    greedy(small, first, 3)
+    greedy(small, second, 3, marks=(460,))  # its rings still hold what the first wrote further on
+    greedy(small, [*second[:460], *ids_of_length(400, seed=3)], 3)
+    greedy(small, [*second[:460], 30, 31, 32], 3)
+    turned = [*first[:360], 40, 41]
+    assert greedy(small, turned) == greedy(fresh, turned)
+    small.free()
+    fresh.free()
 
 
 def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: Session) -> None:
@@ -149,6 +171,23 @@ def test_a_full_context_ends_the_reply_and_a_longer_prompt_is_refused(data: Path
 def test_ids_that_are_none_are_refused(model: wgemma.Model, ids: list[int], message: str) -> None:
     with pytest.raises(wgemma.Error, match=message):
         list(model.generate(ids))
+
+
+def test_a_device_lost_between_replies_is_replaced_too(data: Path) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    with wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"]) as model:
+        assert isinstance(model.backend, GpuBackend)
+        prompt = ids_of_length(30)
+        expected = [piece.id for piece in model.generate(prompt, max_tokens=4, temperature=0)]
+        logits = model.logits(prompt)
+        for again in (
+            lambda: [p.id for p in model.generate(prompt, max_tokens=4, temperature=0)] == expected,
+            lambda: bool((model.logits(prompt) == logits).all()),
+        ):
+            device = model.backend.device
+            assert isinstance(device, NativeDevice)
+            device._device.destroy()
+            assert again()
 
 
 @pytest.mark.parametrize("how", ["closed", "by the driver"])

@@ -10,18 +10,16 @@ import sys
 from collections.abc import Sequence
 
 from wgemma import __version__
-from wgemma.cli import bench, doctor, list_models, run, show, tokenize, verify
-from wgemma.cli.output import clean
 from wgemma.errors import Error
-
-VERBS = (run, list_models, show, verify, tokenize, bench, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
+    from wgemma.cli import bench, doctor, list_models, run, show, tokenize, verify
+
     top = argparse.ArgumentParser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in VERBS:
+    for verb in (run, list_models, show, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 
@@ -30,12 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)  # in here, because a Ctrl-C may come while the verbs are imported
         code: int = options.do(options)
         sys.stdout.flush()
         return code
     except Error as error:
+        from wgemma.cli.output import clean
+
         print(f"wgemma: {clean(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from wgemma.api import Model, load, open_device
+from wgemma.api import Model, load, open_device, refuse_unsupported
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.engine import TABLE, Options, Plan, context_of, plan, table_choices
@@ -76,6 +76,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
     """Loads a model; `options` has device, context, kv and ple."""
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
+    refuse_unsupported(files)
     settings = Options(context=options.context, kv=options.kv, ple=options.ple)
     start = time.perf_counter()
     with Gguf.open(files.model) as gguf:

@@ -11,6 +11,7 @@ from wgemma.cli.chat_render import Painter, coloured, remark, statistics
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import Repl, write
 from wgemma.errors import ModelError, SettingsError
+from wgemma.files.locate import locate
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -75,8 +76,9 @@ def run(options: argparse.Namespace) -> int:
     if prompt is not None and not prompt.strip():
         if options.json:
             raise SettingsError("the prompt is empty.")
+        locate(target)  # a wrong model is the larger mistake
         print("Nothing was asked: the prompt is empty.", file=sys.stderr)
-        return 0
+        return 1
     opened = open_model(target, options, quiet=options.json)
     try:
         conversation = Conversation(settings, opened.files.messages, options.system)

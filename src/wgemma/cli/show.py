@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.files.gguf import Gguf, StringArray
 from wgemma.files.locate import ModelFiles, locate
@@ -24,7 +25,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def show(options: argparse.Namespace) -> int:
     files = locate(options.model)
     with Gguf.open(files.model) as gguf:
-        style = files.prompt_style or prompt_style(gguf)
+        style = prompt_style(files, gguf) if gguf.metadata.get("general.architecture") == "gemma4" else "none"
         if options.json:
             as_json(_record(files, gguf, style, options))
         elif options.template:
@@ -38,11 +39,6 @@ def show(options: argparse.Namespace) -> int:
                 ]
                 table(["TENSOR", "TYPE", "SHAPE", "SIZE"], rows)
     return 0
-
-
-def prompt_style(gguf: Gguf) -> str:
-    """Models with per-layer embeddings (E2B, E4B) use the small prompt form, the others the large one."""
-    return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
 
 
 def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
@@ -108,7 +104,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "layers × width": f"{facts['layers']} × {facts['width']}",
         "vocabulary": facts["vocabulary"],
         "weights": types,
-        "prompt": f"{style} form",
+        "prompt": f"{style} form" if style != "none" else "none: wgemma runs gemma4 models only",
         "capabilities": ", ".join(facts.get("capabilities", ())),
         "made from": facts.get("parent"),
         "projectors": ", ".join(path.name for path in files.projectors),
@@ -124,7 +120,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
 
 def _templates(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
     return {
-        "rendered": render(SAMPLE, size="large" if style == "large" else "small"),
+        "rendered": None if style == "none" else render(SAMPLE, size="large" if style == "large" else "small"),
         "store": files.stored.template if files.stored else None,
         "gguf": gguf.metadata.get("tokenizer.chat_template"),
     }
@@ -133,7 +129,10 @@ def _templates(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
 def _print_template(files: ModelFiles, gguf: Gguf, style: str) -> None:
     """wgemma renders by its own code; a template that travels with the file is shown, never executed."""
     templates = _templates(files, gguf, style)
-    print(f"# What wgemma sends for a short chat ({style} form)\n{templates['rendered']}")
+    if style == "none":
+        print("# wgemma sends prompts to gemma4 models only; this is none.")
+    else:
+        print(f"# What wgemma sends for a short chat ({style} form)\n{templates['rendered']}")
     for key, title in (("store", "The store's template layer"), ("gguf", "The template inside the GGUF")):
         if templates[key]:
             print(f"\n# {title} (shown, never executed)\n{clean(str(templates[key]))}")

@@ -3,6 +3,7 @@
 import argparse
 
 from wgemma.cli.output import human_bytes, progress
+from wgemma.errors import SourceError
 from wgemma.files.ollama import Layer, Store
 
 
@@ -13,6 +14,10 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
+    if options.model.lower().endswith(".gguf"):
+        raise SourceError(
+            "verify checks models of the Ollama store, whose blobs are named by checksum; a file has none."
+        )
     model = Store.find().model(options.model)
     total = sum(model.store.blob(layer.digest).stat().st_size for layer in model.blobs)
     with progress(f"hashing {model.name}", total) as bar:

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from os import PathLike
 from typing import Protocol
 
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.saved import restore, save
 from wgemma.engine.session import Session, Token
-from wgemma.errors import DeviceLost
+from wgemma.errors import DeviceError, DeviceLost, SessionError
 from wgemma.gpu.device import Device
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ class Backend(Protocol):
     ) -> AsyncGenerator[Token, None]: ...
     def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]: ...
     def reset(self) -> None: ...
+    async def save(self, path: str | PathLike[str]) -> None: ...
+    async def restore(self, path: str | PathLike[str]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -41,6 +45,7 @@ class GpuBackend:
         self.session = Session(engine)
         self.name = device.info.name
         self._owned = owned
+        self._closed = False
 
     @property
     def context(self) -> int:
@@ -63,16 +68,28 @@ class GpuBackend:
                         given.append(token.id)
                         yield token
                 return
-            except DeviceLost as loss:
-                if attempt == REBUILDS:
+            except DeviceError as loss:
+                if self._closed:
+                    raise SessionError("this model was closed in the middle of a reply.") from None
+                if attempt == REBUILDS or not isinstance(loss, DeviceLost):
                     raise
                 log.warning("%s; starting it again and replaying %d tokens", loss, len(ids) + len(given))
                 await self.rebuild()
 
     async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self.session.logits(ids, chunks)) as parts:
-            async for part in parts:
+        for attempt in range(REBUILDS + 1):
+            parts: list[bytes] = []
+            try:
+                async with aclosing(self.session.logits(ids, chunks)) as pieces:
+                    parts = [part async for part in pieces]
+            except DeviceLost:
+                if attempt == REBUILDS:
+                    raise
+                await self.rebuild()
+                continue
+            for part in parts:
                 yield part
+            return
 
     async def rebuild(self) -> None:
         """A fresh device in place of the lost one, the model loaded again; the session starts empty."""
@@ -85,7 +102,18 @@ class GpuBackend:
     def reset(self) -> None:
         self.session.reset()
 
+    async def save(self, path: str | PathLike[str]) -> None:
+        await save(self.session, path)
+
+    async def restore(self, path: str | PathLike[str]) -> None:
+        restored = await restore(self.engine, path)
+        self.session.free()
+        self.session = restored
+
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self._owned:
             self.device.close()
         else:

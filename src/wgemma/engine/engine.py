@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from wgemma.errors import ModelError, OutOfMemory, SettingsError
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Device
+from wgemma.model.cache import PAGE, ring_places
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.decoder import Decoder
 from wgemma.model.planes import PLANES
@@ -48,6 +49,12 @@ class Options:
         for name, allowed in (("kv", ("f16", "f32")), ("ple", ("auto", "gpu", "host"))):
             if getattr(self, name) not in allowed:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(allowed)}.")
+        for name in ("context", "memory", "chunk"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
+        if self.chunk < 4:
+            raise SettingsError(f"chunk is {self.chunk}; it must be at least 4.")
 
 
 def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: int, table_on_gpu: bool) -> Plan:
@@ -66,7 +73,7 @@ def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: 
     kv = 0
     for layer in config.layers:
         if layer.donor is None:
-            places = min(context, (layer.window or 0) + options.chunk) if layer.sliding else context
+            places = ring_places(config, options.chunk) if layer.sliding else -(-context // PAGE) * PAGE
             kv += 2 * places * layer.kv_heads * layer.head_dim * number
     return Plan(weights, table, table_on_gpu, kv, _activations(config, options.chunk))
 
@@ -105,14 +112,26 @@ class Engine:
         for on_gpu in table_choices(device, gguf, config, options):
             try:
                 weights = await load_text(device, gguf, config, context, ple_on_gpu=on_gpu, progress=progress)
-                engine = cls(device, gguf, config, options, weights)
-                norm = gguf.tensor("output_norm.weight")
-                engine.sample = bytes(await gguf.source.read(norm.offset, norm.nbytes))
-                return engine
+                return await cls._with(device, gguf, config, options, weights)
             except OutOfMemory:
                 if not on_gpu or options.ple == "gpu":
                     raise
         raise ModelError("the model was not loaded")  # unreachable: the last choice loads or raises
+
+    @classmethod
+    async def _with(
+        cls, device: Device, gguf: Gguf, config: Config, options: Options, weights: TextWeights
+    ) -> "Engine":
+        """The engine around weights that are loaded; they go when it cannot be made."""
+        try:
+            engine = cls(device, gguf, config, options, weights)
+        except BaseException:
+            for buffer in weights.buffers:
+                device.free(buffer)
+            raise
+        norm = gguf.tensor("output_norm.weight")
+        engine.sample = bytes(await gguf.source.read(norm.offset, norm.nbytes))
+        return engine
 
     @property
     def fetches_rows(self) -> bool:

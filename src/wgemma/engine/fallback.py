@@ -1,6 +1,7 @@
 """The backend of last resort: the NumPy reference, for machines without any adapter. Slow, and right."""
 
 from collections.abc import AsyncGenerator, Sequence
+from os import PathLike
 from typing import TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from wgemma.engine.engine import Options, context_of
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.session import Token, check_ids
-from wgemma.errors import BadLogits
+from wgemma.errors import BadLogits, SessionError
 from wgemma.files.gguf import Gguf
 from wgemma.reference.decoder import Reference
 from wgemma.reference.sampling import distribution
@@ -77,6 +78,12 @@ class ReferenceBackend:
     def reset(self) -> None:
         self._model.rewind(0)
         self._ids.clear()
+
+    async def save(self, path: str | PathLike[str]) -> None:
+        raise SessionError("the reference device does not save sessions.")
+
+    async def restore(self, path: str | PathLike[str]) -> None:
+        raise SessionError("the reference device does not restore sessions.")
 
     def close(self) -> None:
         self.reset()

@@ -54,6 +54,10 @@ class Sampling:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise SettingsError(f"{name} is {value!r}; it must be a number from {least:g} to {most:g}.")
+        for token, bias in dict(self.logit_bias).items():
+            numbers = isinstance(token, int) and isinstance(bias, int | float)
+            if not numbers or math.isnan(bias) or bias == math.inf:
+                raise SettingsError(f"logit_bias holds {token!r}: {bias!r}; it maps token ids to numbers.")
         for name in ("top_k", "repeat_last_n", "logprobs", "seed"):
             value = getattr(self, name)
             if value is None:
@@ -114,7 +118,7 @@ class Recipe:
 
     penalises: bool
     adjusts: bool
-    last_n: int  # −1: everything
+    past: int  # workgroups of 256 tokens of the past to count; −1: all there is
     logprobs: bool
 
 
@@ -138,7 +142,8 @@ class Sampler:
         """Puts the settings where the kernels read them, and says what is to be recorded for them."""
         adjusts = sampling.penalises or bool(sampling.logit_bias) or bool(self.config.suppress_tokens)
         last_n = sampling.repeat_last_n if sampling.penalises else 0
-        recipe = Recipe(sampling.penalises, adjusts, last_n, sampling.logprobs is not None)
+        past = -1 if last_n < 0 else -(-last_n // 256)
+        recipe = Recipe(sampling.penalises, adjusts, past, sampling.logprobs is not None)
         self.device.write(self.settings, 0, sampling.pack(context))
         if adjusts:
             bias = array("f", bytes(4 * self.config.vocab_size))
@@ -175,8 +180,8 @@ class Sampler:
             bias, counts, adjusted = self._adjustment()
             extra: dict[str, Binding] = {**bindings, "bias": bias, "counts": counts, "adjusted": adjusted}
             if recipe.penalises:
-                past = depth if recipe.last_n < 0 else min(recipe.last_n, depth)
-                tape.run("count", [-(-past // 256)], extra)
+                most = -(-depth // 256)
+                tape.run("count", [most if recipe.past < 0 else min(recipe.past, most)], extra)
             tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
             drawn_from["logits"] = adjusted
         threads = {"THREADS": min(THREADS, self.device.limits.invocations)}

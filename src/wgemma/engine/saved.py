@@ -50,7 +50,7 @@ async def save(session: Session, path: str | os.PathLike[str]) -> None:
 
             put(MAGIC + struct.pack("<I", len(header)) + header)
             for buffer, size in pieces:
-                put(await session.engine.device.read(buffer, 0, size) if size else b"")
+                put(await session.engine.device.read(buffer, 0, size))
             file.write(digest.digest())
         partial.replace(target)
     except OSError as error:
@@ -95,7 +95,8 @@ def _pieces(session: Session, positions: int) -> list[tuple[Buffer, int]]:
         for segment in session.cache.segments[layer.index]:
             used = segment.count if layer.sliding else max(0, min(segment.count, positions - segment.first))
             size = used * session.cache.token_bytes(layer)
-            pieces += [(segment.keys, size), (segment.values, size)]
+            if size:  # the cache may have grown further than these tokens need
+                pieces += [(segment.keys, size), (segment.values, size)]
     return pieces
 
 
@@ -119,9 +120,12 @@ def _open(data: memoryview, path: str | os.PathLike[str]) -> tuple[dict[str, Any
 
 
 def _fill(session: Session, header: dict[str, Any], body: memoryview, path: str | os.PathLike[str]) -> None:
-    ids, cache = header.get("ids"), session.cache
-    if not isinstance(ids, list) or not all(isinstance(i, int) and i >= 0 for i in ids):
-        raise SessionError(f"{path} holds no token ids.")
+    ids, written, cache = header.get("ids"), header.get("written"), session.cache
+    vocab = session.engine.config.vocab_size
+    if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < vocab for i in ids):
+        raise SessionError(f"{path} holds no token ids of this model.")
+    if not isinstance(written, int) or not len(ids) <= written <= session.engine.context:
+        raise SessionError(f"{path} does not say how far it had come.")
     if (header.get("kv"), header.get("ring")) != (cache.kv, cache.ring):
         raise SessionError(
             f"{path} was saved with other settings (kv={header.get('kv')!r}, ring {header.get('ring')})."
@@ -132,7 +136,6 @@ def _fill(session: Session, header: dict[str, Any], body: memoryview, path: str 
         raise SessionError(f"{path} does not hold what its header says.")
     at = 0
     for buffer, size in pieces:
-        if size:
-            session.engine.device.write(buffer, 0, body[at : at + size])
+        session.engine.device.write(buffer, 0, body[at : at + size])
         at += size
-    session.resume(ids, int(header.get("written", len(ids))))
+    session.resume(ids, written)

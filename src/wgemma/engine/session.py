@@ -7,12 +7,13 @@ number, as far as the rings of the sliding layers reach, and further with a chec
 import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampler, Sampling, alternatives, outcome
-from wgemma.errors import BadLogits, ContextOverflow, SettingsError
+from wgemma.errors import BadLogits, ContextOverflow, DeviceError, OutOfMemory, SettingsError
 from wgemma.gpu.device import Buffer, Program, Reading
 from wgemma.gpu.tape import Tape
 from wgemma.model.cache import Cache
@@ -40,6 +41,7 @@ class Checkpoint:
     """A copy of the sliding layers' rings when `position` tokens had been computed."""
 
     position: int
+    high: int  # how far positions had been written by then: what lies a ring below is lost in the copy too
     rings: list[tuple[Buffer, Buffer]]
 
 
@@ -57,10 +59,16 @@ class Session:
     def _allocate(self) -> None:
         engine, device = self.engine, self.engine.device
         options = engine.options
-        self.cache = Cache(device, engine.config, kv=options.kv, chunk=options.chunk, context=engine.context)
         self.rows = device.buffer(16 * options.chunk, "rows")
         self.history = device.buffer(4 * (engine.context + 1), "history")
         self.sampler = Sampler(device, engine.config, self.rows, self.history)
+        try:
+            self.cache = Cache(device, engine.config, kv=options.kv, chunk=options.chunk, context=engine.context)
+        except OutOfMemory:
+            self.sampler.free()
+            device.free(self.rows)
+            device.free(self.history)
+            raise
         self._programs: dict[tuple[int, int, Finish, int], tuple[Tape, Program]] = {}
         self._all_logits: Buffer | None = None
 
@@ -88,7 +96,7 @@ class Session:
             tape.copy(keys, 0, segment[0], 0, keys.size)
             tape.copy(values, 0, segment[1], 0, values.size)
         tape.program().replay()
-        self._high = best.position
+        self._high = best.high
         return best.position
 
     def _rings(self) -> list[tuple[Buffer, Buffer]]:
@@ -114,7 +122,7 @@ class Session:
             tape.copy(keys, 0, key_copy, 0, keys.size)
             tape.copy(values, 0, value_copy, 0, values.size)
         tape.program().replay()
-        self.checkpoints.append(Checkpoint(len(self.ids), copies))
+        self.checkpoints.append(Checkpoint(len(self.ids), self._high, copies))
 
     def _drop(self, checkpoint: Checkpoint) -> None:
         self.checkpoints.remove(checkpoint)
@@ -248,18 +256,26 @@ class Session:
         start = len(ids)
         waiting: deque[tuple[Reading, Reading | None]] = deque()
         submitted, known = 0, [ids[-1]]  # known[i] is the token at position start − 1 + i
-        while len(known) <= room:
-            while submitted < room and len(waiting) < ahead:
-                await self._step(known, start, submitted, finish)
-                waiting.append(self._read_results(sampling))
-                submitted += 1
-            token = await self._receive(waiting.popleft(), start + len(known) - 1, sampling)
-            known.append(token.id)
-            # The step after this token's was submitted already if its keys are on their way.
-            fed = min(submitted - 1, len(known) - 1)
-            self.ids[start:] = known[1 : fed + 1]
-            yield token
-            await breathe()
+        try:
+            while len(known) <= room:
+                while submitted < room and len(waiting) < ahead:
+                    await self._step(known, start, submitted, finish)
+                    waiting.append(self._read_results(sampling))
+                    submitted += 1
+                token = await self._receive(waiting.popleft(), start + len(known) - 1, sampling)
+                known.append(token.id)
+                # The step after this token's was submitted already if its keys are on their way.
+                fed = min(submitted - 1, len(known) - 1)
+                self.ids[start:] = known[1 : fed + 1]
+                yield token
+                await breathe()
+        finally:
+            # What is still on its way is waited for, so that its staging memory can be used again.
+            with suppress(DeviceError):
+                for results, report in waiting:
+                    await results.bytes()
+                    if report is not None:
+                        await report.bytes()
 
     async def _step(self, known: list[int], start: int, submitted: int, finish: Recipe) -> None:
         """Submits the pass whose input is the token at start − 1 + submitted."""
@@ -295,6 +311,8 @@ class Session:
         check_ids(ids, self.engine.config.vocab_size, self.engine.context)
         self.reset()
         vocab = self.engine.config.vocab_size
+        if any(not isinstance(size, int) or size < 1 for size in chunks):
+            raise SettingsError(f"chunks are {list(chunks)!r}; each must be at least 1.")
         position, sizes = 0, list(chunks)
         while position < len(ids):
             size = min(sizes.pop(0) if sizes else self._logit_rows(), self._logit_rows())
@@ -316,16 +334,17 @@ class Session:
 
     async def _blame(self, position: int) -> str:
         """Which layer first computes something that is not finite at this position."""
-        token = self.ids[position] if position < len(self.ids) else 0
         engine = self.engine
+        (token,) = struct.unpack("<I", await engine.device.read(self.history, 4 * position, 4))
         await self._put_rows([token], position, 1)
         names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
         for count, name in enumerate(names):
             tape = Tape(engine.device, "blame")
             stream = engine.decoder.record(Pass(tape, 1, self.rows, self.cache, _depth(position + 1)), layers=count)
             tape.program().replay()
-            for buffer in (stream.h, stream.pending):
-                data = await engine.device.read(buffer, 0, 4 * engine.config.width)
+            parts = [await engine.device.read(b, 0, 4 * engine.config.width) for b in (stream.h, stream.pending)]
+            tape.free()
+            for data in parts:
                 if not _finite(data):
                     return f"the model computed NaN or Inf in {name} at position {position}: its weights are damaged."
         return f"the logits hold NaN or Inf at position {position}: the output matrix is damaged."
@@ -346,13 +365,13 @@ def check_ids(ids: Sequence[int], vocab: int, context: int) -> None:
     """Refuses a prompt that cannot be computed."""
     if not ids:
         raise SettingsError("the prompt is empty: give at least one token.")
-    wrong = next((i for i in ids if not 0 <= i < vocab), None)
-    if wrong is not None:
-        raise SettingsError(f"{wrong} is not a token id; this model has 0 to {vocab - 1}.")
+    wrong = [i for i in ids if not isinstance(i, int) or not 0 <= i < vocab]
+    if wrong:
+        raise SettingsError(f"{wrong[0]!r} is not a token id; this model has 0 to {vocab - 1}.")
     if len(ids) > context:
         raise ContextOverflow(
             f"the prompt has {len(ids)} tokens; the context holds {context}. "
-            "Shorten it, or load the model with a larger context."
+            "Shorten it, or load the model with a larger context if it allows one."
         )
 
 

@@ -26,6 +26,11 @@ class StopStrings:
         self._held = self._held[len(shown) :]
         return shown
 
+    @property
+    def pending(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
     def finish(self) -> str:
         """What was held back for a stop string that never came."""
         shown, self._held = self._held, ""

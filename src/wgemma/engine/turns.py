@@ -1,5 +1,6 @@
 """One call at a time: a second waits its turn, and one that gives up leaves the queue."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,23 +14,29 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._thread: int | None = None  # who has the turn
+        self._task: object = None  # and in which task, where an event loop drives it
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        me = threading.get_ident()
-        if in_event_loop():
+        task = asyncio.current_task() if in_event_loop() else None
+        self._refuse_oneself(task)
+        if task is None:
+            self._lock.acquire()
+        else:
             while not self._lock.acquire(blocking=False):
                 await breathe()
-        else:
-            if self._owner == me:
-                raise SessionError(
-                    "this model is in the middle of a reply. Read it to its end, or close it, before the next call."
-                )
-            self._lock.acquire()
-        self._owner = me
+        self._thread, self._task = threading.get_ident(), task
         try:
             yield
         finally:
-            self._owner = None
+            self._thread = self._task = None
             self._lock.release()
+
+    def _refuse_oneself(self, task: object) -> None:
+        """Nobody can wait for a turn that only they can end."""
+        mine = self._thread == threading.get_ident()
+        if mine and (task is None or self._task is None or self._task is task):
+            raise SessionError(
+                "this model is in the middle of a reply. Read it to its end, or close it, before the next call."
+            )

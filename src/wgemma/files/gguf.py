@@ -254,7 +254,9 @@ class _Cursor:
         if count > most:
             raise self.fail(f"{count} {what} are more than the {most} allowed.", self.position - 8)
         if count * smallest > self.left():
-            raise self.fail(f"{count} {what} do not fit into the {self.left()} bytes left.", self.position - 8)
+            raise self.fail(
+                f"{count} {what} do not fit into the {self.left()} bytes left. Is the file whole?", self.position - 8
+            )
         return count
 
     def string(self, what: str, most: int) -> str:

@@ -31,7 +31,7 @@ class ModelFiles:
 def locate(target: str | Path) -> ModelFiles:
     """The files behind `target`; what is neither a file nor a URL is a name in the Ollama store."""
     text = str(target)
-    if is_url(text) and text.lower().partition("?")[0].endswith(".gguf"):
+    if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
         return ModelFiles(text, text)
     path = _file(text)
     if isinstance(target, Path) or text.lower().endswith(".gguf"):
@@ -43,6 +43,10 @@ def locate(target: str | Path) -> ModelFiles:
     except StoreError as error:
         if error.reason in ("invalid_name", "not_found") and path is not None:
             return ModelFiles(text, path)
+        if error.reason == "invalid_name" and is_url(text):
+            raise SourceError(f"{text}: the address of a model must end in .gguf.") from None
+        if error.reason == "invalid_name" and _is_folder(text):
+            raise SourceError(f"{text} is a folder; give the .gguf file in it.") from None
         raise
     return ModelFiles(
         name=str(stored.name),
@@ -56,6 +60,13 @@ def locate(target: str | Path) -> ModelFiles:
         prompt_style=stored.prompt_style,
         stored=stored,
     )
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def _file(text: str) -> Path | None:

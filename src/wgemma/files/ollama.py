@@ -105,6 +105,7 @@ class Store:
 
     def names(self) -> list[Name]:
         """Every name that has a manifest, sorted; files of the wrong depth or form are passed over."""
+        self._check_readable()
         found = []
         for path in self.root.glob("manifests/*/*/*/*"):
             host, namespace, model, tag = path.parts[-4:]
@@ -115,6 +116,19 @@ class Store:
             if self._holds(path):
                 found.append(name)
         return sorted(found)
+
+    def _check_readable(self) -> None:
+        """A folder that may not be read is not an empty one."""
+        try:
+            next((self.root / "manifests").iterdir(), None)
+        except PermissionError:
+            raise StoreError(
+                f"the Ollama store {self.root} may not be read. Join its group (often `ollama`), or name another store "
+                "in OLLAMA_MODELS.",
+                "not_found",
+            ) from None
+        except OSError:
+            return  # there is none
 
     def models(self) -> list["StoredModel"]:
         """What `wgemma list` shows: the models whose manifest and configuration can be read."""
@@ -135,12 +149,14 @@ class Store:
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
 
     def _unknown(self, name: Name) -> str:
-        present = [str(other) for other in self.names()]
+        present = [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
         if not present:
             return f"{name} is not in the Ollama store {self.root}, which is empty. `ollama pull {name}` gets it."
-        near = get_close_matches(str(name), present, n=3, cutoff=0.5)
+        near = get_close_matches(str(name), present, n=3, cutoff=0.6)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        return f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there."
+        return (
+            f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there, `ollama pull {name}` gets it."
+        )
 
     def blob(self, digest: str) -> Path:
         """The path of a blob that exists, is a regular file, and lies inside the store."""
@@ -200,7 +216,10 @@ class StoredModel:
         return [layer for layer in self.layers if layer.kind == kind]
 
     def _paths(self, kind: str) -> list[Path]:
-        return [self.store.blob(layer.digest) for layer in self._of(kind)]
+        try:
+            return [self.store.blob(layer.digest) for layer in self._of(kind)]
+        except StoreError as error:
+            raise StoreError(f"{self.name}: {error}", error.reason) from None
 
     def _texts(self, kind: str) -> list[str]:
         texts, left = [], MAX_TEXT  # for all of a kind together: a manifest may name one blob a thousand times

@@ -155,6 +155,8 @@ class NativeDevice:
             handle = self._device.create_buffer(label=label, size=size, usage=usage | wgpu.BufferUsage.UNIFORM)
         except wgpu.GPUOutOfMemoryError:
             raise OutOfMemory(f"the GPU has no room for {label} ({size / 1e6:.0f} MB).") from None
+        except wgpu.GPUError as trouble:
+            raise self.trouble(f"{label} cannot be made", trouble) from None
         self.allocated += size
         return NativeBuffer(handle, size)
 
@@ -169,7 +171,11 @@ class NativeDevice:
         rest = len(data) % 4
         if rest:
             data = bytes(data) + bytes(4 - rest)
-        self._device.queue.write_buffer(buffer.handle, offset, data)
+        self.check()
+        try:
+            self._device.queue.write_buffer(buffer.handle, offset, data)
+        except wgpu.GPUError as trouble:
+            raise self.trouble("the GPU took no data", trouble) from None
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "_NativeReading":
         assert isinstance(buffer, NativeBuffer)
@@ -197,7 +203,7 @@ class NativeDevice:
 
     def trouble(self, what: str, error: Exception) -> DeviceError:
         """What to raise for an error of wgpu's; it says in words that a device was lost."""
-        if "lost" in str(error).lower() or "destroyed" in str(error).lower():
+        if "lost" in str(error).lower():
             self._lost = self._lost or "the driver gave it up"
             return DeviceLost(f"{self.info.name} was lost: {self._lost}")
         return DeviceError(f"{what}: {error}")
@@ -266,7 +272,10 @@ class NativeDevice:
         kernel = command.kernel
         assert isinstance(kernel, NativeKernel)
         entries = [_entry(kernel.bindings[name], bound) for name, bound in command.bindings.items()]
-        group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
+        try:
+            group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
+        except wgpu.GPUError as trouble:
+            raise self.trouble(f"{kernel.name} cannot be bound", trouble) from None
         return kernel.pipeline, group, command.grid
 
     # -- profiling

@@ -24,6 +24,11 @@ class Segment:
     values: Buffer
 
 
+def ring_places(config: Config, chunk: int) -> int:
+    """Places of a sliding layer's ring: whole pages of window + largest chunk."""
+    return -(-((config.window or 0) + chunk) // PAGE) * PAGE
+
+
 class Cache:
     """The cache of every layer that owns one. `kv` is "f16" or "f32"; `context` bounds its growth."""
 
@@ -34,7 +39,7 @@ class Cache:
         self.owners = [layer for layer in config.layers if layer.donor is None]
         self.capacity = 0  # positions the full layers hold
         self.segments: dict[int, list[Segment]] = {layer.index: [] for layer in self.owners}
-        self.ring = -(-((config.window or 0) + chunk) // PAGE) * PAGE
+        self.ring = ring_places(config, chunk)
         try:
             for layer in self.owners:
                 if layer.sliding:

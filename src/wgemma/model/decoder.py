@@ -7,6 +7,7 @@ matmul does that on its way in (see model/matmul.py).
 from dataclasses import dataclass
 from typing import Any
 
+from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.cache import Cache, Segment
@@ -85,7 +86,14 @@ class Scratch:
                 "routed": rows * slots * d,
             }
         self.rows = rows
-        self.buffers = {name: device.buffer(4 * size, name) for name, size in sizes.items()}
+        self.buffers: dict[str, Buffer] = {}
+        try:
+            for name, size in sizes.items():
+                self.buffers[name] = device.buffer(4 * size, name)
+        except OutOfMemory:
+            for buffer in self.buffers.values():
+                device.free(buffer)
+            raise
         self.nbytes = 4 * sum(sizes.values())
 
     def __getitem__(self, name: str) -> Buffer:

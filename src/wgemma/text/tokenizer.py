@@ -249,6 +249,11 @@ class StreamDecoder:
         token = self._tokens[token_id]
         return text + (token if token_id in self._special else token.replace(SPACE, " "))
 
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait for the rest of their character."""
+        return bool(self._pending)
+
     def finish(self) -> str:
         """What is left at the end: bytes that never became a character show as replacement characters."""
         text = self._pending.decode(errors="replace")
