@@ -128,7 +128,7 @@ def test_the_context_grows_by_segments_and_stays_exact(
     monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
     grown = Session(session.engine)
     assert greedy(grown, ids, 40) == expected
-    assert [s.first for s in grown.cache.segments[1]] == [0, 256, 512, 1024]
+    assert [s.first for s in grown.cache.segments[1]] == [0, 256, 1024]
     twin = grown.fork()
     assert greedy(twin, [*ids, *expected], 8) == greedy(session, [*ids, *expected], 8)
     twin.free()
@@ -151,7 +151,7 @@ def test_a_context_that_cannot_grow_is_a_sentence_with_numbers(
 
     with monkeypatch.context() as tight:
         tight.setattr(gpu, "buffer", full)
-        with pytest.raises(wgemma.OutOfMemory, match=r"cannot grow from 256 to 512 tokens: \d+ MB more"):
+        with pytest.raises(wgemma.OutOfMemory, match=r"cannot grow from 256 to 1024 tokens: \d+ MB more"):
             greedy(small, ids_of_length(300))
     assert gpu.allocated <= before
     assert greedy(small, prompt) == expected

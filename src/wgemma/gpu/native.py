@@ -210,6 +210,8 @@ class NativeDevice:
 
     def check(self) -> None:
         """Raises `DeviceLost` when the GPU is gone."""
+        if getattr(self._device, "_poller", self) is None:  # destroyed: nobody would ever answer
+            self._lost = self._lost or "the driver gave it up"
         if self._lost:
             raise DeviceLost(f"{self.info.name} was lost: {self._lost}")
 
@@ -387,7 +389,7 @@ class _NativeReading:
 
     async def bytes(self) -> bytes:
         try:
-            self._promise.sync_wait()
+            self._wait()
             data = bytes(self._staging.read_mapped(0, self._size))
             self._staging.unmap()
         except wgpu.GPUError as trouble:
@@ -395,6 +397,14 @@ class _NativeReading:
         if self._staging.size == _SMALL_READ:
             self._device._staging.append(self._staging)
         return data
+
+    def _wait(self) -> None:
+        """Waits for the copy, but not for ever: a device that goes meanwhile takes the answer with it."""
+        arrived = getattr(self._promise, "_thread_event", None)
+        while arrived is not None and not arrived.is_set():
+            self._device.check()
+            arrived.wait(0.25)
+        self._promise.sync_wait()
 
 
 class _NativeProgram:

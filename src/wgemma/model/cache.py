@@ -11,7 +11,7 @@ from wgemma.gpu.device import Buffer, Device
 from wgemma.model.config import Config, LayerConfig
 
 PAGE = 256
-FIRST_SEGMENT = 4096
+FIRST_SEGMENT = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,10 @@ class Cache:
             self._add_segment()
 
     def _add_segment(self) -> None:
-        """Doubles the room, as far as a binding and the context allow: always by the same steps."""
+        """Four times the room, as far as a binding and the context allow: always by the same steps, and few of them,
+        because every segment costs a dispatch per layer."""
         full = [layer for layer in self.owners if not layer.sliding]
-        wanted = self.capacity or FIRST_SEGMENT
+        wanted = 3 * self.capacity or FIRST_SEGMENT
         limit = min((self.device.limits.binding // self.token_bytes(layer) for layer in full), default=self.context)
         count = min(wanted, limit // PAGE * PAGE, -(-(self.context - self.capacity) // PAGE) * PAGE)
         made: dict[int, Segment] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.cache import Cache, Segment
+from wgemma.model.cache import PAGE, Cache, Segment
 from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
@@ -223,7 +223,9 @@ class Decoder:
         owner = config.index if config.donor is None else config.donor
         segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]
         if config.donor is None:
-            self.store(p, layer, segments)
+            # A depth is at most twice what is needed, so the rows cannot lie in segments that end long before it.
+            nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
+            self.store(p, layer, [segment for segment in segments if segment.first + segment.count > nearest])
         self.look(p, layer, segments)
         self.matmuls.linear(p.tape, attention.output, p.rows, scratch["attended"], Result(scratch["o"]))
         stream.pending = scratch["o"]
