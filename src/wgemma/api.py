@@ -1,6 +1,5 @@
 """The public face: `load` a model, then chat, generate, or look at its logits."""
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,6 @@ from wgemma.text.tokenizer import MARKUP, Tokenizer
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-log = logging.getLogger(__name__)
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
 

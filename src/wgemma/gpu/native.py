@@ -4,7 +4,6 @@ Replaying a tape is a tight loop over wgpu-native's C functions, three times as 
 functions are private to wgpu; where they are missing the public methods do the same, slower.
 """
 
-import logging
 import os
 import struct
 import sys
@@ -23,8 +22,6 @@ try:
     from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
 except ImportError:  # another backend of wgpu: the public methods will do
     ffi = lib = None
-
-log = logging.getLogger(__name__)
 
 # Our limits, by wgpu's names for them.
 _LIMIT_NAMES = {
@@ -450,11 +447,6 @@ class _NativeProgram:
         if compute is not None:
             compute.end()
         self._device._submit(encoder)
-
-
-def open_device(limits: Limits | None = None, *, features: bool = True) -> NativeDevice:
-    """The best adapter of this machine."""
-    return NativeDevice(limits=limits, features=features)
 
 
 def open_floor_device() -> NativeDevice:
