@@ -33,6 +33,10 @@ class ModelError(Error):
     """A file that cannot be run: another architecture, a key or tensor that is missing or does not fit the others."""
 
 
+class MediaError(Error):
+    """A picture or a sound that cannot be read: damaged, too large, of another kind, or not there."""
+
+
 class DeviceError(Error):
     """The GPU cannot be used, or was lost."""
 

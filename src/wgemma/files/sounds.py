@@ -1,0 +1,378 @@
+"""Sounds as 32-bit floats in [-1, 1], and where to cut a long one.
+
+WAV is read here, without any other package, so that it works in a page too. MP3, FLAC and Ogg go through `soundfile`
+where it is installed. Files are hostile: lengths are judged by the header, and what is shorter than it says is refused.
+Everything that can be wrong with one is a `MediaError`. Mixing and resampling are the audio tower's work.
+"""
+
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from operator import index, mul
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from wgemma.errors import MediaError
+from wgemma.files.images import FileLike, contents, is_a
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    SoundArray: TypeAlias = np.ndarray[Any, Any]
+
+SoundSource: TypeAlias = "Sound | FileLike | SoundArray | tuple[SoundArray, int]"
+
+ARRAY_RATE = 16_000  # of an array that comes without one: what the model hears
+MAX_RATE = 1_000_000
+MAX_SECONDS = 3600
+MAX_VALUES = 400_000_000  # an hour of 48 kHz stereo is 346 million
+LOUDEST = 16.0  # floats beyond ±1 are clipped; beyond this they are not in that unit at all
+
+# Of a piece of sound, at 16 kHz: what the audio tower hears at once, and the least that gives it a frame.
+PIECE = 480_000
+SHORTEST = 161
+
+_STEP = 1 << 16  # values decoded at a time, so that Python's own floats stay few
+_MAX_CHUNKS = 10_000
+_UNKNOWN = 1 << 60  # frames: libsndfile's way to say that a file does not tell
+
+_PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+_CODINGS = {2: "ADPCM", 0x11: "IMA ADPCM", 0x31: "GSM", 0x50: "MPEG", 0x55: "MP3", 0xFF: "AAC", 0x161: "WMA"}
+# The GUID of an extensible format is its old number and this.
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """`samples` are [frames, channels], the channels of a moment side by side."""
+
+    rate: int
+    channels: int
+    samples: "array[float]"
+
+    def __post_init__(self) -> None:
+        if self.samples.typecode != "f" or self.channels < 1 or not 1 <= self.rate <= MAX_RATE:
+            raise MediaError(f"a sound is 32-bit floats of one channel or more, at 1 to {MAX_RATE} Hz.")
+        if not self.samples or len(self.samples) % self.channels:
+            raise MediaError(f"{len(self.samples)} values are no sound of {self.channels} channels.")
+
+
+def read_sound(source: SoundSource) -> Sound:
+    """The sound in a file, in its bytes, in base64 text or a data: URL, in a NumPy array, or an (array, rate) pair."""
+    if isinstance(source, Sound):
+        return source
+    if isinstance(source, tuple):
+        if len(source) != 2 or not is_a(source[0], "numpy", "ndarray"):
+            raise MediaError("a tuple is a sound when it holds a NumPy array and its rate.")
+        return _from_array(*source)
+    if is_a(source, "numpy", "ndarray"):
+        return _from_array(source, ARRAY_RATE)
+    name, data = contents(source, "sound", sound_format)
+    kind = sound_format(data)
+    if not data:
+        raise MediaError(f"{name} is empty (0 bytes).")
+    if kind is None:
+        raise MediaError(
+            f"{name} is no sound of a kind that is read. Give a WAV, MP3, FLAC or Ogg: `ffmpeg -i FILE out.wav`."
+        )
+    return _read_wav(name, memoryview(data)) if kind == "WAV" else _read_compressed(name, kind, data)
+
+
+def sound_format(data: bytes | memoryview) -> str | None:
+    """WAV, MP3, FLAC or Ogg by the first bytes; None for everything else."""
+    head = bytes(data[:12])
+    if head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:] == b"WAVE":
+        return "WAV"
+    if head.startswith(b"fLaC"):
+        return "FLAC"
+    if head.startswith(b"OggS"):
+        return "Ogg"
+    # Eleven set bits, then a version and a layer that exist (layer 0 would be AAC).
+    is_frame = len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0 and head[1] & 0x18 != 8 and head[1] & 6 != 0
+    return "MP3" if is_frame or head.startswith(b"ID3") else None
+
+
+# -- WAV
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What a `fmt ` chunk says; `width` is the bytes of one value."""
+
+    coding: int
+    channels: int
+    rate: int
+    width: int
+
+
+def _read_wav(name: str, data: memoryview) -> Sound:
+    form, body = _chunks(name, data)
+    frames = len(body) // (form.channels * form.width)
+    _check_length(name, frames, form.rate, form.channels)
+    samples = array("f")
+    decode = _decoder(form)
+    raw = body[: frames * form.channels * form.width]
+    for start in range(0, len(raw), _STEP * form.width):
+        samples.extend(array("f", decode(raw[start : start + _STEP * form.width])))
+    if form.coding == _FLOAT:
+        samples = _tamed(name, samples, form.rate * form.channels)
+    return Sound(form.rate, form.channels, samples)
+
+
+def _chunks(name: str, data: memoryview) -> tuple[_Format, memoryview]:
+    """The format and the bytes of the samples; all other chunks are passed over."""
+    form: _Format | None = None
+    body: memoryview | None = None
+    long_size: int | None = None  # of the samples, where 32 bits are too few
+    at = 12
+    for _ in range(_MAX_CHUNKS):
+        if at + 8 > len(data) or (form is not None and body is not None):
+            break
+        kind = bytes(data[at : at + 4])
+        (size,) = struct.unpack_from("<I", data, at + 4)
+        at += 8
+        if kind == b"data" and body is None:
+            size = _body_size(name, data, at, long_size if size == 0xFFFFFFFF and long_size is not None else size)
+            body = data[at : at + size]
+        elif at + size > len(data):
+            missing = at + size - len(data)
+            raise MediaError(f"{name} is cut off: {missing} bytes are missing from its {kind!r} chunk. Fetch it again.")
+        elif kind == b"fmt " and form is None:
+            form = _format(name, data[at : at + size])
+        elif kind == b"ds64" and size >= 16:
+            (long_size,) = struct.unpack_from("<Q", data, at + 8)
+        at += size + size % 2
+    if form is None or body is None:
+        what = "format" if form is None else "samples"
+        raise MediaError(f"{name} is a WAV without its {what}: it is cut off or damaged. Record or fetch it again.")
+    return form, body
+
+
+def _body_size(name: str, data: memoryview, at: int, size: int) -> int:
+    """How many bytes of samples there are at `at`, where the header says `size`.
+
+    A writer that could not go back to its header left a placeholder there: 0, or (nearly) the largest number of 31, 32
+    or 64 bits. Then what is there is the sound. Where the whole file has the length it says, 0 is meant.
+    """
+    have = len(data) - at
+    (riff_size,) = struct.unpack_from("<I", data, 4)
+    is_large = size & 0x7FFFF000 == 0x7FFFF000 and size >> 32 in (0, 0xFFFFFFFF)
+    if is_large or (size == 0 and riff_size + 8 != len(data)):
+        return have
+    if size > have:
+        raise MediaError(
+            f"{name} is cut off: its header promises {size} bytes of sound and {have} are there; "
+            f"{size - have} are missing. Record or fetch it again."
+        )
+    return size
+
+
+def _format(name: str, chunk: memoryview) -> _Format:
+    if len(chunk) < 16:
+        raise MediaError(f"{name} has a format chunk of {len(chunk)} bytes; 16 are the least. It is damaged.")
+    coding, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", chunk)
+    if coding == _EXTENSIBLE:
+        if len(chunk) < 40 or bytes(chunk[26:40]) != _GUID_TAIL:
+            raise MediaError(f"{name} is a WAV of a kind that is not read. `ffmpeg -i FILE out.wav` makes one that is.")
+        (coding,) = struct.unpack_from("<H", chunk, 24)
+    widths = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}.get(coding)
+    if widths is None:
+        what = _CODINGS.get(coding, f"the coding {coding:#06x}")
+        raise MediaError(f"{name} is a WAV that holds {what}, not plain samples. `ffmpeg -i FILE out.wav` unpacks it.")
+    if channels == 0:
+        raise MediaError(f"{name} says that it has no channels (0). It is damaged.")
+    if not 1 <= rate <= MAX_RATE:
+        raise MediaError(f"{name} says that it has {rate} samples a second; 1 to {MAX_RATE} are read.")
+    width = (bits + 7) // 8
+    if width not in widths:
+        raise MediaError(f"{name} has values of {bits} bits, which its coding ({coding}) does not know. It is damaged.")
+    if block != channels * width:
+        raise MediaError(
+            f"{name} says that {channels} × {bits} bits take {block} bytes, not {channels * width}. It is damaged."
+        )
+    return _Format(coding, channels, rate, width)
+
+
+def _decoder(form: _Format) -> Callable[[memoryview], Iterable[float]]:
+    """From bytes to floats. Values of odd sizes (12 or 20 bits) fill their bytes from the top, so bytes are enough."""
+    if form.coding == _FLOAT:
+        return lambda raw: _words("f" if form.width == 4 else "d", raw)
+    if form.width == 1:
+        table = {_PCM: _UNSIGNED, _ALAW: _alaw(), _MULAW: _mulaw()}[form.coding]
+        return lambda raw: [table[code] for code in raw]
+    if form.width == 2:
+        return lambda raw: [value * 2.0**-15 for value in _words("h", raw)]
+    if form.width == 3:
+        return lambda raw: [value * 2.0**-31 for value in _words("i", _widened(raw))]
+    return lambda raw: [value * 2.0**-31 for value in _words("i", raw)]
+
+
+def _words(code: str, raw: memoryview | bytearray) -> "array[Any]":
+    values = array(code)
+    values.frombytes(raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _widened(raw: memoryview) -> bytearray:
+    """Values of three bytes as the upper three of four."""
+    wide = bytearray(len(raw) // 3 * 4)
+    for byte in range(3):
+        wide[byte + 1 :: 4] = raw[byte::3]
+    return wide
+
+
+_UNSIGNED = [(code - 128) / 128 for code in range(256)]
+
+
+def _mulaw() -> list[float]:
+    """G.711 µ-law: all bits inverted; sign, exponent e and mantissa m are ±((2m + 33) · 2^e − 33) of 14 bits."""
+
+    def value(code: int) -> int:
+        size = ((2 * (code & 15) + 33) << (code >> 4 & 7)) - 33
+        return -size if code & 0x80 else size
+
+    return [value(~code) / 2**13 for code in range(256)]
+
+
+def _alaw() -> list[float]:
+    """G.711 A-law: every other bit inverted; ±(2m + 33) · 2^(e − 1) of 13 bits, or ±(2m + 1) where e is 0."""
+
+    def value(code: int) -> int:
+        mantissa, exponent = 2 * (code & 15) + 1, code >> 4 & 7
+        size = (mantissa + 32) << (exponent - 1) if exponent else mantissa
+        return size if code & 0x80 else -size
+
+    return [value(code ^ 0x55) / 2**12 for code in range(256)]
+
+
+# -- compressed files
+
+
+def _read_compressed(name: str, kind: str, data: bytes | memoryview) -> Sound:
+    try:
+        import soundfile  # type: ignore[import-untyped]
+    except (ImportError, OSError):  # OSError: the package without the library it wraps
+        raise MediaError(
+            f"{name} is {kind}, which needs one more package: pip install 'wgemma[audio]'. A WAV needs none."
+        ) from None
+    samples = array("f")
+    try:
+        with soundfile.SoundFile(BytesIO(data)) as file:
+            rate, channels, promised = file.samplerate, file.channels, file.frames
+            if promised >= _UNKNOWN:
+                raise MediaError(f"{name} does not say how long it is. `ffmpeg -i FILE out.wav` makes one that does.")
+            _check_length(name, promised, rate, channels)
+            step = memoryview(bytearray(4 * channels * _STEP))  # grown by what is there, not by what was promised
+            while frames := file.buffer_read_into(step, "float32"):
+                samples.frombytes(step[: 4 * channels * frames])
+                _check_length(name, len(samples) // channels, rate, channels)
+    except MediaError:
+        raise
+    except Exception as error:  # broken files surface as many kinds
+        reason = str(error).rpartition(">: ")[2].rstrip(".") or type(error).__name__
+        raise MediaError(f"{name} is {kind} that is cut off or damaged ({reason}). Fetch it again.") from None
+    if (have := len(samples) // channels) < promised:
+        raise MediaError(f"{name} is cut off: {have} of its {promised} samples are there. Fetch it again.")
+    return Sound(rate, channels, _tamed(name, samples, rate * channels))
+
+
+# -- arrays
+
+
+def _from_array(values: "SoundArray", rate: int) -> Sound:
+    """[n] or [n, channels]: integers of 8 (unsigned), 16 or 32 bits, or floats in [-1, 1]."""
+    import numpy as np
+
+    try:
+        rate = index(rate)
+    except TypeError:
+        raise MediaError(f"a rate is a whole number of samples a second, not {rate!r}.") from None
+    if not 1 <= rate <= MAX_RATE:
+        raise MediaError(f"{rate} samples a second were given; 1 to {MAX_RATE} are read.")
+    shape = "×".join(map(str, values.shape))
+    if values.ndim not in (1, 2):
+        raise MediaError(f"an array of {shape or 'no dimension'} is no sound: samples, or samples×channels, please.")
+    if values.ndim == 2 and values.shape[1] > max(32, values.shape[0]):
+        raise MediaError(f"an array of {shape} has its channels first; they come last here, so transpose it.")
+    channels = values.shape[1] if values.ndim == 2 else 1
+    _check_length("the array", values.size // max(channels, 1), rate, channels)
+    scales = {"uint8": 2**7, "int16": 2**15, "int32": 2**31}
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # what becomes Inf is refused below
+            floats = values.astype(np.float32)
+    elif (scale := scales.get(values.dtype.name)) is not None:
+        floats = ((values - 128.0 if scale == 128 else values) / scale).astype(np.float32)
+    else:
+        raise MediaError(f"an array of {values.dtype} is no sound: uint8, int16, int32 or floats, please.")
+    samples = array("f")
+    samples.frombytes(floats.tobytes())
+    return Sound(rate, channels, _tamed("the array", samples, rate * channels))
+
+
+# -- what all sounds must be
+
+
+def _check_length(name: str, frames: int, rate: int, channels: int) -> None:
+    if frames == 0:
+        raise MediaError(f"{name} is empty: it holds no samples.")
+    if frames > MAX_SECONDS * rate:
+        raise MediaError(
+            f"{name} is {frames / rate / 60:.0f} minutes long; up to {MAX_SECONDS // 60} are read. Cut it into parts."
+        )
+    if frames * channels > MAX_VALUES:
+        raise MediaError(
+            f"{name} holds {frames * channels / 1e6:.0f} million values; up to {MAX_VALUES // 10**6} million are read. "
+            "`ffmpeg -i FILE -ac 1 -ar 16000 out.wav` makes it smaller."
+        )
+
+
+def _tamed(name: str, samples: "array[float]", per_second: int) -> "array[float]":
+    """Floats from outside, each in [-1, 1]: NaN and Inf are refused, what is a little too loud is clipped."""
+    if not math.isfinite(sum(samples)):  # of 32-bit floats in doubles: no finite ones can overflow
+        at = next(i for i, value in enumerate(samples) if not math.isfinite(value))
+        raise MediaError(f"{name} holds NaN or Inf, first after {at / per_second:.3f} s. It is damaged.")
+    peak = max(max(samples), -min(samples))
+    if peak > LOUDEST:
+        raise MediaError(f"{name} holds values up to {peak:g}; floats go from -1 to 1. Divide 16-bit samples by 32768.")
+    return samples if peak <= 1 else array("f", [max(-1.0, min(1.0, value)) for value in samples])
+
+
+# -- long sounds
+
+
+def cuts(samples: "array[float]", limit: int = PIECE, search: int = 80_000) -> list[tuple[int, int]]:
+    """Pieces [start, end) of at most `limit` samples that cover everything, cut where it is quietest.
+
+    A cut is the middle of the quietest 50 ms (of 16 kHz) that lie in the last `search` samples a piece could have. No
+    piece of several is shorter than the tower can hear.
+    """
+    if limit < 2 * SHORTEST:
+        raise ValueError(f"pieces of up to {limit} samples leave none to choose; {2 * SHORTEST} are the least")
+    pieces = []
+    start = 0
+    while len(samples) - start > limit:
+        last = min(start + limit, len(samples) - SHORTEST)
+        first = max(start + SHORTEST, min(start + limit - search, last))
+        end = _quietest(samples, first, last)
+        pieces.append((start, end))
+        start = end
+    if len(samples) > start:
+        pieces.append((start, len(samples)))
+    return pieces
+
+
+def _quietest(samples: "array[float]", first: int, last: int, block: int = 80, blocks: int = 10) -> int:
+    """The middle of the quietest run of `blocks` blocks in [first, last]; the latest of equals."""
+    starts = range(first, last - block + 1, block)
+    energies = [sum(map(mul, piece := samples[at : at + block], piece)) for at in starts]
+    blocks = min(blocks, len(energies))
+    if blocks == 0:
+        return last
+    runs = [sum(energies[i : i + blocks]) for i in range(len(energies) - blocks + 1)]
+    quietest = min(reversed(range(len(runs))), key=runs.__getitem__)
+    return first + quietest * block + blocks * block // 2
