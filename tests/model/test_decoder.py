@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 import wgemma
 from wgemma.gpu.native import NativeDevice
+from wgemma.model.decoder import SOFT
 
 Floats = NDArray[np.float32]
 DENSE = ("tiny-e2b", "tiny-31b", "tiny-heads", "tiny-12b")
@@ -158,3 +160,110 @@ def until_stop(tokens: list[int], tokenizer: wgemma.Tokenizer) -> int:
     ends = [i for i, token in enumerate(tokens) if token in tokenizer.stop_ids]
     ends += [i + 1 for i, token in enumerate(tokens) if token in slots]
     return min(ends, default=len(tokens))
+
+
+# -- prompts that hold images and sounds
+
+SENSES = [
+    ("tiny-e2b", "F16", "mmproj-tiny-e2b-F16.gguf"),
+    ("tiny-31b", "F16", "mmproj-tiny-31b-F16.gguf"),
+    ("tiny-26b-a4b", "F16", "mmproj-tiny-26b-a4b-F16.gguf"),
+    ("tiny-12b", "F16", "mmproj-tiny-12b-F16.gguf"),
+    ("tiny-12b", "Q4_K_M", "mmproj-tiny-12b-F16.gguf"),
+    ("tiny-e2b-ollama", "", None),
+]
+
+
+def media_prompts(shared: Path, model: str, kind: str) -> list[tuple[str, list[Any], Floats]]:
+    """(name, parts, golden logits of the text positions): parts are ids, or an image or sound by its file's name."""
+    folder, found = shared / model, []
+    told = json.loads((folder / "golden.json").read_text())
+    cases = {
+        f"{sense}_{name}": (name, case) for sense in ("vision", "audio") for name, case in told.get(sense, {}).items()
+    }
+    cases |= {
+        name: (name.partition("_")[2], told[name]) for name in ("vision_img_384x336", "audio_aud_1p37s") if name in told
+    }
+    for name, (medium, case) in cases.items():
+        if (folder / f"{name}.logits.npy").exists():
+            found.append(
+                (name, [case["ids_before"], medium, case["ids_after"]], np.load(folder / f"{name}.logits.npy"))
+            )
+    whole = dict(told.get("prompts", {}), **({"mixed": told["mixed"]} if "mixed" in told else {}))
+    for name, case in whole.items():
+        path = folder / (f"{name}.logits.npy" if kind != "Q4_K_M" else f"{name}.logits.{kind}.npy")
+        names = {"image": "img_384x336", "audio": "aud_1p37s"}
+        if path.exists():
+            found.append((name, [names.get(part[0], part) for part in case["parts"]], np.load(path)))
+    return found
+
+
+def with_media(loaded: wgemma.Model, shared: Path, parts: list[Any]) -> tuple[list[int], list[int]]:
+    """The ids of such a prompt, and the positions of its text."""
+    ids: list[int] = []
+    for part in parts:
+        if isinstance(part, str):
+            kind = "image" if part.startswith("img") else "audio"
+            path = shared / "media" / f"{part}.{'png' if kind == 'image' else 'wav'}"
+            opening, *numbers, _ = loaded.media_ids({"type": kind, kind: path, "budget": 70})
+            assert ids[-1] == opening
+            ids += numbers
+        else:
+            ids += part
+    return ids, [position for position, number in enumerate(ids) if number < SOFT]
+
+
+@pytest.mark.parametrize(("model", "kind", "projector"), SENSES)
+def test_logits_around_images_and_sounds_equal_transformers(
+    shared: Path, gpu: NativeDevice, model: str, kind: str, projector: str | None
+) -> None:
+    file = f"models/{model}-{kind}.gguf" if kind else f"models/{model}.gguf"
+    towers = shared / "models" / projector if projector else None
+    prompts = media_prompts(shared, model, kind)
+    assert len(prompts) >= (1 if kind == "Q4_K_M" else 2)
+    with wgemma.load(shared / file, projector=towers, device=gpu, kv="f32") as loaded:
+        for _, parts, golden in prompts:
+            ids, text = with_media(loaded, shared, parts)
+            got = loaded.logits(ids)[text]
+            assert errors(got, golden).max() <= 5e-4
+            check_top_tokens(got, golden)
+
+
+@pytest.mark.parametrize(("model", "kind", "projector"), [case for case in SENSES if "26b" not in case[0]])
+def test_logits_around_media_stay_near_with_f16_keys_and_values(
+    shared: Path, gpu: NativeDevice, model: str, kind: str, projector: str | None
+) -> None:
+    file = f"models/{model}-{kind}.gguf" if kind else f"models/{model}.gguf"
+    towers = shared / "models" / projector if projector else None
+    _, parts, golden = media_prompts(shared, model, kind)[-1]
+    with wgemma.load(shared / file, projector=towers, device=gpu) as loaded:
+        ids, text = with_media(loaded, shared, parts)
+        assert errors(loaded.logits(ids)[text], golden).max() <= 2e-3
+
+
+@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-12b"])
+def test_prefill_in_odd_chunks_equals_one_chunk_with_images_too(shared: Path, gpu: NativeDevice, model: str) -> None:
+    towers = shared / f"models/mmproj-{model}-F16.gguf"
+    with wgemma.load(shared / f"models/{model}-F16.gguf", projector=towers, device=gpu, kv="f32") as loaded:
+        picture = loaded.media_ids({"type": "image", "image": shared / "media/img_384x336.png", "budget": 70})
+        ids = [2, *range(300, 330), *picture, *range(400, 403), *picture, *range(500, 520)]
+        whole = loaded.logits(ids, chunks=[len(ids)])
+        odd = loaded.logits(ids, chunks=[7, 1, 64, 3, 2, 33, 30])
+        assert errors(odd, whole).max() < 1e-3
+
+
+@pytest.mark.parametrize("ple", ["gpu", "host"])
+def test_soft_rows_take_the_padding_row_of_either_per_layer_table(shared: Path, gpu: NativeDevice, ple: str) -> None:
+    _, parts, golden = media_prompts(shared, "tiny-e2b-ollama", "")[-1]
+    with wgemma.load(shared / "models/tiny-e2b-ollama.gguf", device=gpu, kv="f32", ple=ple) as loaded:
+        ids, text = with_media(loaded, shared, parts)
+        assert errors(loaded.logits(ids)[text], golden).max() <= 5e-4
+
+
+def test_numpy_sees_and_hears_the_same(shared: Path) -> None:
+    for model, projector in (("tiny-e2b-ollama.gguf", None), ("tiny-12b-F16.gguf", "mmproj-tiny-12b-F16.gguf")):
+        towers = shared / "models" / projector if projector else None
+        _, parts, golden = media_prompts(shared, model.removesuffix(".gguf").removesuffix("-F16"), "")[-1]
+        with wgemma.load(shared / "models" / model, projector=towers, device="reference") as loaded:
+            ids, text = with_media(loaded, shared, parts)
+            assert errors(loaded.logits(ids)[text], golden).max() <= 5e-4

@@ -10,7 +10,7 @@
 //   partial       [R, heads, splits, D + 2] f32: max, sum, out
 //   out           [R, heads, D] f32
 //
-// Visible to a row at t: positions p ≤ t, in sliding layers also t − p < window, there up to row.sees instead of t.
+// Visible to a row at t: positions p ≤ t; in sliding layers t − p < window + row.used − 1, up to row.sees instead of t.
 // Position p lies at p % ring − first of this segment. Grid: (heads, R, splits).
 
 struct Params {
@@ -98,7 +98,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var begin = 0u;
   var end = row.position + 1u;
   if (params.window > 0u) {
-    begin = max(row.position + 1u, params.window) - params.window + group.z * params.split;
+    begin = max(row.position + 1u, params.window) - params.window;
+    begin = begin - min(begin, max(row.used, 1u) - 1u) + group.z * params.split;
     end = row.sees + 1u;
     if (group.z + 1u < params.splits) { end = min(end, begin + params.split); }
   } else {

@@ -1,5 +1,6 @@
 // y[r, k] = scale · W[row(r)][k] for the rows of W that lie in this part; other rows of y are left alone.
-// row(r) is the token of row r, or r itself where the rows were fetched beforehand (params.by_index).
+// row(r) is the token of row r, or r itself where the rows were fetched beforehand (params.by_index). A soft row, a piece
+// of an image or a sound, has a number instead of a token, from SOFT on: it is left alone, or takes row 0 (params.pads).
 //
 //   rows [R]     Row   row.wgsl
 //   y    [R, K]  f32
@@ -12,7 +13,9 @@ struct Params {
   count: u32,     // rows in this part
   by_index: u32,
   scale: f32,
+  pads: u32,
 }
+const SOFT = 0x40000000u;
 @group(0) @binding(0) var<uniform> params: Params;
 //#include block
 //#include row
@@ -22,7 +25,9 @@ struct Params {
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x >= params.blocks) { return; }
-  let row = select(rows[id.y].token, id.y, params.by_index != 0u) - params.first;
+  let number = rows[id.y].token;
+  let token = select(number, 0u, params.pads != 0u && number >= SOFT);
+  let row = select(token, id.y, params.by_index != 0u) - params.first;
   if (row >= params.count) { return; }
   let w = load32(row, id.x);
   let at = (id.y * params.blocks + id.x) * 8u;

@@ -17,6 +17,7 @@ struct Params {
   first_row: u32,    // of the tensor, at the piece's start
   group: u32, half: u32, group_stride: u32, step: u32, add: u32,
   first: u32, rows: u32,
+  row_words: u32,    // of a row in the file; a row that ends within a block is filled up with zeros (repack_words.wgsl)
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> raw: array<u32>;

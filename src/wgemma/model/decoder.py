@@ -19,6 +19,11 @@ from wgemma.model.weights import Matrix, Part, RowOrder, repack
 SPLITS = 32  # a row's history is cut into at most so many pieces
 SPLIT = 128  # of at least so many keys
 
+# A row of an image or a sound has no token but a number from here on (kernels/embed.wgsl). Whoever replays a pass has
+# put its hidden state into `h` before, unscaled; where a token is needed all the same, PAD stands in.
+SOFT = 1 << 30
+PAD = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -50,9 +55,9 @@ class Stream:
 
 
 class Scratch:
-    """The activations of up to `rows` rows."""
+    """The activations of up to `rows` rows; what is only needed between two kernels, of `step` rows at a time."""
 
-    def __init__(self, device: Device, weights: TextWeights, rows: int) -> None:
+    def __init__(self, device: Device, weights: TextWeights, rows: int, step: int) -> None:
         config = weights.config
         d, slots = config.width, config.experts_used
         layers = config.layers
@@ -69,7 +74,7 @@ class Scratch:
             "qkv": rows * max(layer.attention.width for layer in weights.layers),
             "attended": rows * heads,
             "partial": max(rows * states, few * SPLITS * states),
-            "wide": rows * wide,
+            "wide": min(rows, step) * wide,
             "act": rows * wide // 2,
         }
         if config.ple_dim:
@@ -86,18 +91,23 @@ class Scratch:
                 "routed": rows * slots * d,
             }
         self.rows = rows
+        self.step = step
         self.buffers: dict[str, Buffer] = {}
         try:
             for name, size in sizes.items():
                 self.buffers[name] = device.buffer(4 * size, name)
         except OutOfMemory:
-            for buffer in self.buffers.values():
-                device.free(buffer)
+            self.free(device)
             raise
         self.nbytes = 4 * sum(sizes.values())
 
     def __getitem__(self, name: str) -> Buffer:
         return self.buffers[name]
+
+    def free(self, device: Device) -> None:
+        for buffer in self.buffers.values():
+            device.free(buffer)
+        self.buffers.clear()
 
 
 class Decoder:
@@ -107,13 +117,28 @@ class Decoder:
         self.device = device
         self.weights = weights
         self.config = weights.config
-        self.scratch = Scratch(device, weights, rows)
-        self.matmuls = Matmuls(device, self.config.eps, self.scratch["wide"], self.scratch["x"])
+        self._take(Scratch(device, weights, rows, rows))
         self.raw_table: Part | None = None  # planes of the rows the host fetched, where the table is not on the GPU
         self.raw_rows: Buffer | None = None
         inputs = weights.inputs
         if inputs is not None and inputs.table is None:
             self._make_room_for_fetched_rows(rows)
+
+    def _take(self, scratch: Scratch) -> None:
+        self.scratch = scratch
+        self.matmuls = Matmuls(self.device, self.config.eps, scratch["wide"], scratch["x"])
+
+    def make_room(self, rows: int) -> None:
+        """Scratch for passes of so many rows. Recordings made before are useless afterwards: `scratch.rows` tells."""
+        before = self.scratch
+        if rows <= before.rows:
+            return
+        before.free(self.device)
+        try:
+            self._take(Scratch(self.device, self.weights, rows, before.step // 2 * 2))
+        except OutOfMemory as error:
+            self._take(Scratch(self.device, self.weights, before.rows, before.step))
+            raise OutOfMemory(f"an image of up to {rows} tokens is too large here: {error} Lower its budget.") from None
 
     def _make_room_for_fetched_rows(self, rows: int) -> None:
         inputs = self.weights.inputs
@@ -178,13 +203,25 @@ class Decoder:
         result = Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0)
         self.matmuls.linear(p.tape, self.weights.head, p.rows, source, result)
 
+    def settle(self, p: Pass, stream: Stream) -> None:
+        """Ends a pass of many rows before the logits: `head_of_some` goes on from there, some rows at a time."""
+        self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms))
+
+    def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer) -> None:
+        """Logits [rows, vocab] of the rows from `first` on of a pass that was settled."""
+        source = _rows_of(self.scratch["x"], first, rows, self.config.width)
+        result = Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0)
+        self.matmuls.linear(tape, self.weights.head, rows, source, result)
+
     # -- what goes in
 
-    def embed(self, tape: Tape, rows: int, row_buffer: Buffer, matrix: Matrix, y: Buffer, scale: float) -> None:
-        """y = scale · the matrix's rows of the rows' tokens."""
+    def embed(
+        self, tape: Tape, rows: int, row_buffer: Buffer, matrix: Matrix, y: Buffer, scale: float, *, pads: bool = False
+    ) -> None:
+        """y = scale · the matrix's rows of the rows' tokens; of soft rows PAD's with `pads`, else y is left alone."""
         for part in matrix.parts:
             bindings = {**part.bindings(), "rows": row_buffer, "y": y}
-            params = (matrix.blocks, part.first, part.rows, 0, scale)
+            params = (matrix.blocks, part.first, part.rows, 0, scale, int(pads))
             tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
 
     def _per_layer_inputs(self, p: Pass, stream: Stream) -> None:
@@ -193,7 +230,7 @@ class Decoder:
         scratch, width = self.scratch, self.config.ple_dim
         root = width**0.5
         if inputs.table is not None:
-            self.embed(p.tape, p.rows, p.row_buffer, inputs.table, scratch["table"], root)
+            self.embed(p.tape, p.rows, p.row_buffer, inputs.table, scratch["table"], root, pads=True)
         else:
             self._embed_fetched(p, root)
         self.matmuls.linear(p.tape, inputs.projection, p.rows, stream.h, Result(scratch["projected"]))
@@ -295,14 +332,26 @@ class Decoder:
         stream.pending = self.scratch["o"]
 
     def _geglu(self, p: Pass, gate_up: tuple[Matrix, ...], source: Input, y: Buffer) -> None:
+        step, tape = self.scratch.step, p.tape
+        if p.rows <= step:
+            self._geglu_step(tape, p.rows, gate_up, source, y)
+            return
+        x = self.matmuls.settle(tape, p.rows, source) if isinstance(source, Residual) else source
+        width = sum(matrix.rows for matrix in gate_up) // 2
+        for first in range(0, p.rows, step):
+            rows = min(step, p.rows - first)
+            some = _rows_of(x, first, rows, self.config.width)
+            self._geglu_step(tape, rows, gate_up, some, _rows_of(y, first, rows, width))
+
+    def _geglu_step(self, tape: Tape, rows: int, gate_up: tuple[Matrix, ...], source: Input, y: Binding) -> None:
         if len(gate_up) == 1:
-            self.matmuls.linear(p.tape, gate_up[0], p.rows, source, Result(y, then="GEGLU"))
+            self.matmuls.linear(tape, gate_up[0], rows, source, Result(y, then="GEGLU"))
             return
         # Two types: gate to `wide`, up behind it, then their product.
         width, wide = gate_up[0].rows, self.scratch["wide"]
         for i, matrix in enumerate(gate_up):
-            self.matmuls.linear(p.tape, matrix, p.rows, source, Result(wide, 2 * width, i * width))
-        p.tape.run("activate", [-(-width // 256), p.rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
+            self.matmuls.linear(tape, matrix, rows, source, Result(wide, 2 * width, i * width))
+        tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
 
     def _feed_experts(self, p: Pass, layer: Layer, experts: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config
@@ -340,6 +389,12 @@ class Decoder:
             bindings: dict[str, Binding] = {"x": gate, "side": up, "y": act}
             p.tape.run("activate", [-(-width // 256), p.rows * slots], bindings, (width, width, 0), {"SIDE": True})
         matmuls.experts(p.tape, experts.down, grid, act, scratch["routed"], chosen, weights=scratch["weights"])
+
+
+def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:
+    """Some rows of f32 out of many."""
+    whole = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
+    return Span(whole.buffer, whole.offset + 4 * first * width, 4 * rows * width)
 
 
 def attention_threads(rows: int) -> dict[str, Any]:

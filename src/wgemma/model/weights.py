@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`rows` × `columns` weights of one type."""
+    """`rows` × `columns` weights of one type; zeros fill the last block of 32 of a row."""
 
     kind: str
     rows: int
@@ -60,7 +60,7 @@ class Matrix:
 
     @property
     def blocks(self) -> int:
-        return self.columns // 32
+        return -(-self.columns // 32)
 
 
 class Uploader:
@@ -100,14 +100,18 @@ class Uploader:
         self.device.write(buffer, 0, data)
         return buffer
 
-    async def matrix(self, sources: Sequence[tuple[Tensor, RowOrder]], unit: int = 1) -> Matrix:
-        """One matrix from tensors of one type and width; a part never splits `unit` rows that belong together."""
+    async def matrix(
+        self, sources: Sequence[tuple[Tensor, RowOrder]], unit: int = 1, *, ragged: bool = False
+    ) -> Matrix:
+        """One matrix from tensors of one type and width; a part never splits `unit` rows that belong together. Those
+        who multiply with a `ragged` one know that its rows may end within a block of 32."""
         first = sources[0][0]
         kind, columns = first.type, first.shape[0]
-        if columns % 32:
-            raise ModelError(f"{first.name} has rows of {columns} values; wgemma needs a multiple of 32.")
+        step = 4 if ragged else 32
+        if columns % step:
+            raise ModelError(f"{first.name} has rows of {columns} values; wgemma needs a multiple of {step}.")
         rows = sum(tensor.elements // columns for tensor, _ in sources)
-        parts = tuple(self._parts(PLANES[kind], rows, columns, unit, first.name))
+        parts = tuple(self._parts(PLANES[kind], rows, -(-columns // 32) * 32, unit, first.name))
         for tensor, order in sources:
             await self._stream(tensor, order, parts)
         return Matrix(kind, rows, columns, parts)
@@ -139,7 +143,7 @@ class Uploader:
             self._staging = self.device.buffer(max(min(step, rows) * row_bytes, 1 << 20), "staging")
         for start in range(0, rows, step):
             count = min(step, rows - start)
-            piece = await self.gguf.source.read(tensor.offset + start * row_bytes, count * row_bytes)
+            piece = await self.gguf.source.piece(tensor.offset + start * row_bytes, count * row_bytes)
             self.device.write(self._staging, 0, piece)
             tape = Tape(self.device, tensor.name)
             for part in parts:
@@ -153,8 +157,9 @@ class Uploader:
 
 def repack(tape: Tape, tensor: Tensor, order: RowOrder, part: Part, staging: Buffer, first_row: int, rows: int) -> None:
     """Records the repacking of `rows` rows that lie in `staging` into `part`."""
-    blocks = tensor.shape[0] // 32
+    blocks = -(-tensor.shape[0] // 32)
+    row_words = tensor.format.row_nbytes(tensor.shape[0]) // 4
     targets = {"raw": staging, "codes": part.codes, "scales": part.scales or part.codes}
     params = (blocks, rows * blocks, first_row, order.group, order.half, order.group_stride, order.step, order.add)
     constants = PLANES[tensor.type].repack_constants
-    tape.run("repack", [-(-rows * blocks // 64)], targets, (*params, part.first, part.rows), constants)
+    tape.run("repack", [-(-rows * blocks // 64)], targets, (*params, part.first, part.rows, row_words), constants)

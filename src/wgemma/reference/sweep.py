@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wgemma.gpu.device import Device
-from wgemma.reference.cases import attention, matmul, stream, weights
+from wgemma.reference.cases import attention, audio, matmul, stream, vision, weights
 from wgemma.reference.lab import Case
 
 
@@ -26,7 +26,7 @@ class Verdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    for family in (weights, stream, matmul, attention):
+    for family in (weights, stream, matmul, attention, audio, vision):
         yield from family.cases()
 
 

@@ -154,7 +154,8 @@ def attention(q: Array, keys: Array, values: Array, rows: Sequence[Row], window:
     out = np.zeros(q.shape)
     for r, row in enumerate(rows):
         if row.used:
-            first, last = (max(row.position + 1 - window, 0), row.sees) if window else (0, row.position)
+            begin = row.position + 1 - window - (row.used - 1)
+            first, last = (max(begin, 0), row.sees) if window else (0, row.position)
             at = np.arange(first, last + 1) % ring
             all_of_them = np.ones((1, at.size), dtype=np.bool_)
             out[r] = attend(wide(q[r : r + 1]), wide(keys)[at], wide(values)[at], all_of_them).reshape(q.shape[1:])

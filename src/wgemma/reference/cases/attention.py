@@ -31,10 +31,17 @@ def _turns(lab: Lab, rows: Sequence[Row], head: int, pairs: int) -> tuple[Buffer
     return lab.put(table), twins.angles([row.position for row in rows], base, head, pairs)
 
 
-def _rows(positions: Sequence[int], unused: Sequence[int] = (), image: tuple[int, int] = (0, 0)) -> list[Row]:
-    """Rows at these positions; those of the image [start, end) see all of it."""
-    sees = [image[1] - 1 if image[0] <= t < image[1] else t for t in positions]
-    return [Row(int(r not in unused), t, 0, last) for r, (t, last) in enumerate(zip(positions, sees, strict=True))]
+def _rows(
+    positions: Sequence[int], unused: Sequence[int] = (), image: tuple[int, int] = (0, 0), whole: int = 0
+) -> list[Row]:
+    """Rows at these positions; those of the image [start, end) see to its end, and from its start where that lies
+    before a window of `whole`."""
+    rows = []
+    for r, t in enumerate(positions):
+        inside = image[0] <= t < image[1]
+        before = max(t + 1 - whole - image[0], 0) if inside and whole else 0
+        rows.append(Row(0 if r in unused else 1 + before, t, 0, image[1] - 1 if inside else t))
+    return rows
 
 
 def _kv_cases() -> Iterator[Case]:
@@ -109,6 +116,8 @@ def _attention_cases() -> Iterator[Case]:
         (True, 64, 6, 3, (0, 255, 256, 383, 384, 500, 639), {**pages, "splits": 4, "unused": (2,)}),
         (False, 128, 8, 2, (199, 200, 201, 511, 512, 700, 1300), far),
         (False, 128, 4, 1, (600, 601, 650, 699), {**far, "image": (601, 700)}),
+        (True, 64, 4, 2, (40, 41, 60, 79, 80), {**sliding, "image": (41, 80), "whole": True}),
+        (False, 128, 4, 1, (300, 301, 550, 699), {**far, "image": (301, 700), "whole": True}),
         (True, 64, 4, 1, (0, 50, 199, 200, 450, 700), {**far, "splits": 4, "unused": (4,)}),
         (False, 256, 2, 1, (600, 650, 699), {**far, "splits": 3, "image": (601, 700)}),
         (False, 512, 8, 1, (639,), {**pages, "splits": 5, "pairs": 64}),
@@ -139,13 +148,14 @@ def _attention(
     window: int = 0,
     ring: int = 1 << 31,
     image: tuple[int, int] = (0, 0),
+    whole: bool = False,
     unused: Sequence[int] = (),
     splits: int = 1,
     pairs: int = 0,
     extreme: str = "",
 ) -> Outcome:
     """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
-    rows, pairs = _rows(positions, unused, image), pairs or head // 2
+    rows, pairs = _rows(positions, unused, image, window if whole else 0), pairs or head // 2
     cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
     stride = heads * head + 7
     raw = lab.activations(len(rows), stride, extreme=extreme)

@@ -1,9 +1,10 @@
 """Cases of the kernels that bring weights to the GPU and read them there: clear, repack, embed, stream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from wgemma.model.decoder import SOFT
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import RowOrder
 from wgemma.reference import twins
@@ -71,22 +72,37 @@ def _embed_cases() -> Iterator[Case]:
         yield case(_embed, True, kind=kind, rows=9, columns=middling, most=4)
         yield case(_embed, False, kind=kind, rows=2, columns=wide, most=0)
         yield case(_embed, False, kind=kind, rows=7, columns=narrow, most=0, by_index=True)
+    for pads in (False, True):
+        yield case(_embed, True, kind="Q8_0", rows=9, columns=96, most=4, soft=(0, 3, 4, 7), pads=pads)
 
 
-def _embed(lab: Lab, kind: str, rows: int, columns: int, most: int, by_index: bool = False) -> Outcome:
-    """The last row's token is in no part: its y stays as it is."""
+def _embed(
+    lab: Lab,
+    kind: str,
+    rows: int,
+    columns: int,
+    most: int,
+    by_index: bool = False,
+    soft: Sequence[int] = (),
+    pads: bool = False,
+) -> Outcome:
+    """The last row's token is in no part: its y stays as it is. So does that of a soft row, if it is not padded."""
     scale, vocabulary = 1.7, 11
     matrix, w = lab.weights(kind, vocabulary, columns, most)
     tokens = [*lab.rng.integers(0, vocabulary, rows - 1).tolist(), vocabulary]
-    picked = list(range(rows)) if by_index else tokens
+    for row in soft:
+        tokens[row] = SOFT + 100 * row
+    picked = list(range(rows)) if by_index else [0 if token >= SOFT else token for token in tokens]
     row_buffer, y = lab.put_rows([Row(1, 0, token) for token in tokens]), lab.out(rows * columns)
     for part in matrix.parts:
         bindings = {**part.bindings(), "rows": row_buffer, "y": y}
-        params = (matrix.blocks, part.first, part.rows, int(by_index), scale)
+        params = (matrix.blocks, part.first, part.rows, int(by_index), scale, int(pads))
         lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
     expected = untouched(rows, columns)
     known = rows if by_index else rows - 1
     expected[:known] = twins.embed(w, picked[:known], scale)
+    if not pads:
+        expected[list(soft)] = untouched(1, columns)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 

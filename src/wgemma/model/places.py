@@ -1,0 +1,39 @@
+"""The learned position vectors of a vision tower: one table for columns, one for rows, as far as images reach."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from wgemma.errors import ModelError
+from wgemma.files.gguf import Tensor
+from wgemma.gpu.device import Binding
+from wgemma.gpu.tape import Tape
+from wgemma.model.vision_config import BUDGETS, PLACES, SIDE, VisionConfig
+from wgemma.model.weights import Matrix, RowOrder, Uploader
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    table: Matrix  # [2 · count, D]: columns, then rows
+    count: int
+
+
+async def load_places(uploader: Uploader, config: VisionConfig, tensors: Mapping[str, Tensor]) -> Places:
+    """Only so many rows of either table as the longest image has patches: a third of what the files hold."""
+    tensor = tensors[PLACES]  # [D, places, 2]
+    count = min(config.places, BUDGETS[-1] * SIDE // config.patch)
+    half, nbytes = tensor.nbytes // 2, tensor.nbytes // 2 // config.places * count
+    columns = replace(tensor, shape=(config.inner, count), nbytes=nbytes)
+    rows = replace(columns, offset=tensor.offset + half)
+    table = await uploader.matrix([(columns, RowOrder()), (rows, RowOrder(add=count))])
+    if len(table.parts) > 1:
+        raise ModelError(f"{PLACES} is too large for a binding of this GPU.")
+    uploader.progress(tensor.nbytes - 2 * nbytes)
+    return Places(table, count)
+
+
+def add_places(tape: Tape, places: Places, patches: int, across: int, x: Binding, y: Binding) -> None:
+    """y = x + the vectors of each patch's column and row."""
+    table = places.table
+    bindings: dict[str, Binding] = {**table.parts[0].bindings(), "x": x, "y": y}
+    params = (table.blocks, across, places.count)
+    tape.run("places", [-(-table.blocks // 64), patches], bindings, params, {"TYPE": table.planes.reader})

@@ -1,0 +1,215 @@
+"""What the vision and the audio tower share: keys, tensors, scratch memory, and linears that clip what goes in and out.
+
+A tower lies in the model's own file (keys `gemma4.vision.*`, `gemma4.audio.*`) or in a projector beside it
+(`clip.vision.*`, `clip.audio.*`). As in `config`, nothing is believed: keys and tensors are checked before anybody
+computes with them, and whatever is wrong is a `ModelError` that names it.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from wgemma.errors import ModelError
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.tape import Tape
+from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
+from wgemma.model.weights import Matrix, RowOrder, Uploader
+
+EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors
+FAR = 3.4028234663852886e38  # the largest f32: a bound that never binds
+
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+# The older spelling: one tensor with four bounds for each of these linears, layer by layer, then for the projector.
+CLAMP_DATA = "v.clamp_data"
+PACKED = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
+PROJECTOR = "mm.input_projection"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the inputs and the outputs of a linear are clamped to."""
+
+    input_min: float = -FAR
+    input_max: float = FAR
+    output_min: float = -FAR
+    output_max: float = FAR
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """y = clamp(W · clamp(x) + bias)."""
+
+    matrix: Matrix
+    bounds: Bounds
+    bias: Buffer | None  # [matrix.rows]
+
+
+class Scratch:
+    """Buffers for the time of one piece of work: they go when it ends, however it ends."""
+
+    def __init__(self, device: Device, label: str) -> None:
+        self._device = device
+        self._label = label
+        self._buffers: list[Buffer] = []
+
+    def buffer(self, size: int) -> Buffer:
+        buffer = self._device.buffer(size, self._label)
+        self._buffers.append(buffer)
+        return buffer
+
+    def kept(self, buffer: Buffer) -> Buffer:
+        """One that does not go: it is the result."""
+        self._buffers.remove(buffer)
+        return buffer
+
+    def __enter__(self) -> "Scratch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for buffer in self._buffers:
+            self._device.free(buffer)
+        self._buffers.clear()
+
+
+class Keys:
+    """The keys of one tower, whichever way the file spells them; each is checked when it is read."""
+
+    def __init__(self, metadata: Mapping[str, Any], tower: Literal["vision", "audio"]) -> None:
+        self._metadata = metadata
+        self._prefix = "clip" if metadata.get("general.architecture") == "clip" else "gemma4"
+        self._tower = tower
+
+    def whole(self, key: str, most: int, least: int = 1, default: int | None = None) -> int:
+        name = f"{self._prefix}.{self._tower}.{key}"
+        value = self._metadata.get(name, default)
+        if value is None:
+            raise ModelError(f"the key {name} is missing.")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ModelError(f"{name} must be a whole number, but it is {value!r:.80}.")
+        if not least <= value <= most:
+            raise ModelError(f"{name} is {value!r:.80}; {least} to {most} is possible.")
+        return value
+
+
+# -- tensors
+
+
+def linear_tensors(name: str, columns: int, rows: int, *, bias: bool = False) -> dict[str, Wanted]:
+    """What a linear `name` is made of in the file: a matrix, perhaps bounds, and a bias where there must be one."""
+    wanted = {f"{name}.weight": Wanted((columns, rows), matrix=True)}
+    wanted |= {f"{name}.{bound}": Wanted((1,), optional=True) for bound in BOUNDS}
+    return wanted | {f"{name}.bias": Wanted((rows,))} if bias else wanted
+
+
+def clamp_tensors(layers: int) -> dict[str, Wanted]:
+    """The packed bounds of a vision tower."""
+    return {CLAMP_DATA: Wanted(((layers * len(PACKED) + 1) * len(BOUNDS),), optional=True)}
+
+
+def find(gguf: Gguf, wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
+    """The file's tensors by their usual names, each checked; optional ones that are absent are left out."""
+    found: dict[str, Tensor] = {}
+    for name, want in wanted.items():
+        tensor = next((gguf.tensors[name] for name in (name, *want.spellings) if name in gguf.tensors), None)
+        if tensor is not None:
+            found[name] = _checked(tensor, want)
+        elif not want.optional:
+            raise ModelError(f"the tensor {name} of shape {list(want.shape)} is missing.")
+    return found
+
+
+def _checked(tensor: Tensor, want: Wanted) -> Tensor:
+    shape, types = list(want.shape), MATRIX_TYPES if want.matrix else VECTOR_TYPES
+    if tensor.shape != want.shape:
+        raise ModelError(f"{tensor.name} has the shape {list(tensor.shape)}; {shape} fits the rest of the tower.")
+    if tensor.type not in types:
+        raise ModelError(
+            f"{tensor.name} has the type {tensor.type}, which wgemma does not compute with here; "
+            f"it takes {', '.join(types)}."
+        )
+    return tensor
+
+
+def flat(tensor: Tensor, columns: int) -> Tensor:
+    """A tensor of more dimensions (the kernel of a convolution) as the matrix its bytes are; only where no block of
+    a quantised type would span two rows."""
+    if tensor.type not in VECTOR_TYPES:
+        raise ModelError(f"{tensor.name} has the type {tensor.type}; a convolution is F32, F16 or BF16.")
+    return replace(tensor, shape=(columns, tensor.elements // columns))
+
+
+# -- linears
+
+
+async def load_linear(uploader: Uploader, tensors: Mapping[str, Tensor], name: str) -> Linear:
+    """The linear `name` (as "v.blk.0.attn_q") from checked tensors: its matrix, its bounds in either spelling, and
+    its bias where `tensors` has one."""
+    bounds = await read_bounds(uploader.gguf, tensors, name)
+    matrix = await uploader.matrix([(tensors[f"{name}.weight"], RowOrder())], ragged=True)
+    bias = None
+    if f"{name}.bias" in tensors:
+        bias = uploader.upload((await uploader.vector(tensors[f"{name}.bias"])).tobytes(), f"{name}.bias")
+    return Linear(matrix, bounds, bias)
+
+
+async def read_bounds(gguf: Gguf, tensors: Mapping[str, Tensor], name: str) -> Bounds:
+    """Four tensors of one number each, any of which may be absent; or four numbers of the packed ones, where four
+    zeros stand for no bounds. Elsewhere a zero is a bound like any other."""
+    single = {bound: tensors[f"{name}.{bound}"] for bound in BOUNDS if f"{name}.{bound}" in tensors}
+    if single:
+        return Bounds(**{bound: (await _numbers(gguf, tensor))[0] for bound, tensor in single.items()})
+    at = _packed_at(name)
+    if CLAMP_DATA not in tensors or at is None:
+        return Bounds()
+    numbers = await _numbers(gguf, tensors[CLAMP_DATA])
+    four = numbers[4 * at : 4 * at + 4] if at >= 0 else numbers[-4:]
+    return Bounds(*four) if any(four) else Bounds()
+
+
+def _packed_at(name: str) -> int | None:
+    """Which of the packed quadruples is about this linear; the last one is the projector's."""
+    if name == PROJECTOR:
+        return -1
+    parts = name.split(".")
+    if parts[:2] != ["v", "blk"] or parts[-1] not in PACKED:
+        return None
+    return int(parts[2]) * len(PACKED) + PACKED.index(parts[-1])
+
+
+async def _numbers(gguf: Gguf, tensor: Tensor) -> list[float]:
+    """Bounds: unlike weights they may be infinite, which is to say far away."""
+    if tensor.type != "F32":
+        raise ModelError(f"{tensor.name} has the type {tensor.type}; bounds are F32.")
+    numbers = struct.unpack(f"<{tensor.elements}f", await gguf.source.read(tensor.offset, tensor.nbytes))
+    if any(number != number for number in numbers):
+        raise ModelError(f"{tensor.name} holds a bound that is not a number: the file is damaged.")
+    return [min(max(number, -FAR), FAR) for number in numbers]
+
+
+def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
+    """Records the product of `rows` rows (any number from 1 on), x close together, y `stride` apart (0: close
+    together too) from `offset` on."""
+    matrix, bounds = lin.matrix, lin.bounds
+    tall = tile_rows(tape.device, rows)
+    constants = {"TYPE": matrix.planes.reader, "BIAS": lin.bias is not None, "ROWS": tall}
+    limits = (bounds.input_min, bounds.input_max, bounds.output_min, bounds.output_max)
+    for part in matrix.parts:
+        bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
+        if lin.bias is not None:
+            bindings["bias"] = lin.bias
+        place = (stride or matrix.rows, offset + part.first)
+        params = (matrix.blocks, part.rows, rows, *place, matrix.columns // 4, part.first, *limits)
+        tape.run("clipped", [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
+
+
+def tile_rows(device: Device, rows: int) -> int:
+    """Rows that a workgroup of clipped.wgsl does together: the taller tile where it pays and there is memory for it."""
+    return 128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64
+
+
+def submit(tape: Tape) -> None:
+    """Sends a tape that is replayed once."""
+    tape.program().replay()
+    tape.free()
