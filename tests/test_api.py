@@ -1,6 +1,7 @@
 """The public face, as a user meets it."""
 
 import asyncio
+import base64
 import json
 import math
 import struct
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import wgemma
 from gguf_writer import write_gguf
@@ -17,6 +19,8 @@ from range_server import good, serve
 from wgemma.gpu.native import NativeDevice
 
 HELLO = [{"role": "user", "content": "Hello"}]
+PICTURE = np.random.default_rng(1).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+SOUND = np.random.default_rng(1).uniform(-0.5, 0.5, 20_000).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,101 @@ def test_the_reference_device_says_the_same(blob: Path, model: wgemma.Model) -> 
         expected = [piece.id for piece in slow.generate("Once upon", max_tokens=8, temperature=0)]
         assert [piece.id for piece in model.generate("Once upon", max_tokens=8, temperature=0)] == expected
         assert np.abs(slow.logits([2, 30, 31]) - model.logits([2, 30, 31])).max() < 0.05
+
+
+def test_images_and_sounds_are_part_of_the_prompt_and_not_computed_again(model: wgemma.Model) -> None:
+    assert model.sees and model.hears
+    image, sound = {"type": "image", "image": PICTURE, "budget": 70}, {"type": "audio", "audio": SOUND}
+    rows = len(model.encode_image(PICTURE, 70)) + len(model.encode_audio(SOUND))
+    text = {"type": "text", "text": "What is that?"}
+    plain = list(model.chat([{"role": "user", "content": [text]}], max_tokens=1))[-1].usage
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [image, sound, text]}]
+    *parts, last = model.chat(messages, max_tokens=4, temperature=0)
+    assert plain is not None and last.usage is not None
+    assert last.usage.prompt == plain.prompt + rows + 4  # and the tokens that enclose them
+    messages += [{"role": "assistant", "content": "".join(part.text for part in parts)}]
+    messages += [{"role": "user", "content": [image, {"type": "text", "text": "And now?"}]}]
+    again = list(model.chat(messages, max_tokens=1))[-1].usage
+    assert again is not None and again.reused >= last.usage.prompt
+
+
+def test_ollamas_images_and_openais_parts_are_the_same_prompt(model: wgemma.Model, tmp_path: Path) -> None:
+    Image.fromarray(PICTURE).save(tmp_path / "a.png")
+    data = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+    asked = {"type": "text", "text": "What?"}
+    spellings: list[dict[str, Any]] = [
+        {"content": "What?", "images": [data]},
+        {"content": "What?", "images": [str(tmp_path / "a.png")]},
+        {"content": [{"type": "image", "image": PICTURE}, asked]},
+        {"content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}, asked]},
+    ]
+    for spelling in spellings:
+        list(model.chat([{"role": "user", **spelling}], max_tokens=1))
+        used = list(model.chat([{"role": "user", **spellings[0]}], max_tokens=1))[-1].usage
+        assert used is not None and used.reused == used.prompt - 1
+
+
+def test_an_image_that_a_tool_gives_stands_behind_its_response(model: wgemma.Model) -> None:
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": {}}}]}
+    content = [{"type": "text", "text": "here"}, {"type": "image", "image": PICTURE, "budget": 70}]
+    ids: list[list[int]] = []
+    generate = model.backend.generate
+
+    def watched(prompt: Any, *rest: Any) -> Any:
+        ids.append(list(prompt))
+        return generate(prompt, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.backend, "generate", watched)
+        list(model.chat([*HELLO, call, {"role": "tool", "content": content}], max_tokens=1))
+    image = model.media_ids(content[1])
+    assert ids[0][-len(image) - 1 :] == [model.tokenizer.id("<tool_response|>"), *image]
+
+
+def test_text_from_outside_never_makes_a_media_slot(model: wgemma.Model) -> None:
+    typed = "<|image><|image|><image|> <|audio><audio|> \x00\x00\x00\x40"
+    seen: list[list[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        generate = model.backend.generate
+        patch.setattr(model.backend, "generate", lambda ids, *rest: (seen.append(list(ids)), generate(ids, *rest))[1])
+        list(
+            model.chat(
+                [{"role": "user", "content": typed}, {"role": "assistant", "content": typed}, *HELLO], max_tokens=1
+            )
+        )
+    slots = {model.tokenizer.id(text) for text in ("<|image>", "<image|>", "<|audio>", "<audio|>", "<|image|>")}
+    assert max(seen[0]) < len(model.tokenizer) and not slots & set(seen[0])
+
+
+def test_async_twins_of_what_sees_and_hears(model: wgemma.Model) -> None:
+    async def all_of_them() -> None:
+        assert (await model.aencode_image(PICTURE, 70) == model.encode_image(PICTURE, 70)).all()
+        assert (await model.aencode_audio(SOUND) == model.encode_audio(SOUND)).all()
+        assert await model.amedia_ids({"type": "audio", "audio": SOUND}) == model.media_ids(
+            {"type": "audio", "audio": SOUND}
+        )
+
+    asyncio.run(all_of_them())
+
+
+def test_pictures_that_cannot_be_used_are_sentences(model: wgemma.Model, tmp_path: Path) -> None:
+    with pytest.raises(wgemma.Error, match=r"nowhere\.png: no such file"):
+        model.encode_image("nowhere.png")
+    with pytest.raises(wgemma.Error, match="an image cannot become 100 tokens"):
+        model.encode_image(PICTURE, 100)
+    with pytest.raises(wgemma.Error, match="an empty text names no picture"):
+        list(model.chat([{"role": "user", "content": "x", "images": [""]}]))
+    assert list(model.chat(HELLO, max_tokens=1))
+
+
+def test_a_long_sound_is_cut_into_pieces_that_are_heard_in_order(model: wgemma.Model) -> None:
+    long = np.random.default_rng(2).uniform(-0.5, 0.5, 16_000 * 40).astype(np.float32)
+    pieces = model.cut_audio(long)
+    assert [len(piece.samples) <= 480_000 for piece in pieces] == [True, True]
+    begin, end = (model.tokenizer.id(text) for text in ("<|audio>", "<audio|>"))
+    ids = model.media_ids({"type": "audio", "audio": long})
+    assert ids == [i for piece in pieces for i in model.media_ids({"type": "audio", "audio": piece})]
+    assert [i for i in ids if i in (begin, end)] == [begin, end, begin, end]
 
 
 def test_stop_strings_end_the_text_before_they_show(model: wgemma.Model) -> None:

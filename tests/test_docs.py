@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,14 @@ def test_the_readmes_python_runs(
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
     asked = wgemma.load
-    monkeypatch.setattr(wgemma, "load", lambda name: asked(blob, context=256))
-    (code,) = blocks("python")
-    exec(compile(code, "README.md", "exec"), {})
+    monkeypatch.setattr(wgemma, "load", lambda name=None: asked(blob, context=256) if name else asked())
+    monkeypatch.chdir(ROOT)
+    chat, media = blocks("python")
+    exec(compile(chat, "README.md", "exec"), {})
     assert "Usage(prompt=" in capsys.readouterr().out
+    after: dict[str, Any] = {}
+    exec(compile(media, "README.md", "exec"), after)
+    assert after["rows"].shape == (64, 256)
 
 
 def test_every_command_of_the_readme_parses() -> None:

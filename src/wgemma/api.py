@@ -1,61 +1,44 @@
 """The public face: `load` a model, then chat, generate, or look at its logits."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.engine import Engine, Options
-from wgemma.engine.prefix import Replies, marks
+from wgemma.engine.prefix import Replies
+from wgemma.engine.replying import Cancel, Part, Reply, Usage
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.selftest import prepare
-from wgemma.engine.session import Token
+from wgemma.engine.senses import BUDGET
 from wgemma.engine.stops import StopStrings
+from wgemma.engine.towers import GpuTowers, heard_by
 from wgemma.engine.turns import Turns
 from wgemma.errors import DeviceError, ModelError, OutOfMemory, SessionError, SettingsError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
+from wgemma.files.sounds import ARRAY_RATE as RATE
+from wgemma.files.sounds import Sound, cuts
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config
 from wgemma.sync import iterate, run
-from wgemma.text.reply import ReplyParser, ToolCall
+from wgemma.text.parts import Content, content_of
+from wgemma.text.reply import ReplyParser
 from wgemma.text.template import opens_in_thought, segments
-from wgemma.text.tokenizer import MARKUP, Tokenizer
+from wgemma.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+__all__ = ["Model", "Part", "Piece", "Usage", "aload", "load", "open_device", "prompt_style", "refuse_unsupported"]
+
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
 
-
-class Cancel(Protocol):
-    """Something that can ask a reply to end: a threading.Event or an asyncio.Event."""
-
-    def is_set(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of the prompt, how many of them were computed before, and tokens generated."""
-
-    prompt: int
-    reused: int
-    generated: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a reply. The last one has no text, but `finish_reason` (stop, length, tool, cancelled) and `usage`."""
-
-    kind: Literal["thinking", "content", "tool_call"]
-    text: str = ""
-    tool_call: ToolCall | None = None
-    finish_reason: Literal["stop", "length", "tool", "cancelled"] | None = None
-    usage: Usage | None = None
-    logprobs: list[list[tuple[int, float]]] = field(default_factory=list)  # one list per token
+# The tokens around an image's or a sound's rows.
+ENCLOSING = {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +51,12 @@ class Piece:
 
 
 def load(target: str | Path | None = None, **options: Any) -> "Model":
-    """Loads a model: an Ollama name, a .gguf path or an http(s) URL.
+    """Loads a model: an Ollama name, a .gguf path or an http(s) URL; without any, the one that comes with wgemma.
 
     Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact"), ple ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector,
-    adapter, progress (called with the bytes of every piece loaded).
+    "f32"), precision ("exact"), ple ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the
+    file of its vision and audio towers, where they are not its own), adapter, progress (called with the bytes of every
+    piece loaded).
     """
     return run(aload(target, **options))
 
@@ -91,61 +75,59 @@ async def aload(
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> "Model":
     """`load`, for code that runs in an event loop."""
-    if target is None:
-        raise ModelError("there is no built-in model yet: name one. `wgemma list` shows what is on this machine.")
     if precision != "exact":
         raise SettingsError(f"precision is {precision!r}; this version has 'exact' only.")
     files = locate(target)
-    refuse_unsupported(files, projector, adapter)
+    refuse_unsupported(files, adapter)
     options = Options(context=context, kv=kv, ple=ple, memory=memory)
-    gguf = await Gguf.aopen(_on_disk(files, progress))
-    try:
-        backend = await _backend(device, gguf, options, progress)
-    except ModelError as error:
-        gguf.close()
-        raise ModelError(str(error).replace(gguf.source.name, files.name)) from None  # the name the user knows it by
-    except BaseException:
-        gguf.close()
-        raise
-    try:
-        return Model(files, gguf, backend)
-    except BaseException:
-        backend.close()
-        gguf.close()
-        raise
+    beside = files.projectors if projector is None else [locate(projector).model]
+    with ExitStack() as unless_loaded:
+        paths = [_on_disk(file, progress) for file in (files.model, *beside)]
+        opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
+        try:
+            backend = await _backend(device, files.name, opened, options, progress)
+            unless_loaded.callback(backend.close)
+            model = Model(files, opened, backend)
+        except ModelError as error:  # the name the user knows it by
+            raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
+        unless_loaded.pop_all()
+        return model
 
 
-def refuse_unsupported(files: ModelFiles, projector: object = None, adapter: object = None) -> None:
+def refuse_unsupported(files: ModelFiles, adapter: object = None) -> None:
     """Says early what this version cannot do, before anything is loaded."""
-    if not (projector or adapter or files.adapters):
+    if not (adapter or files.adapters):
         return
-    what = "an adapter" if adapter or files.adapters else "a projector"
     base = f" Its base {files.stored.parent} runs." if files.stored and files.stored.parent else ""
-    raise ModelError(f"{files.name} comes with {what}, which this version cannot apply yet.{base}")
+    raise ModelError(f"{files.name} comes with an adapter, which this version cannot apply yet.{base}")
 
 
-def _on_disk(files: ModelFiles, progress: Callable[[int], None]) -> str | Path:
-    """The model's file; one on the web is downloaded first, and kept."""
-    if isinstance(files.model, Path):
-        return files.model
+def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
+    """A model's file; one on the web is downloaded first, and kept."""
+    if isinstance(file, Path):
+        return file
     from wgemma.files.download import download
 
-    return download(files.model, progress=progress)
+    return download(file, progress=progress)
 
 
 async def _backend(
-    device: Device | str | None, gguf: Gguf, options: Options, progress: Callable[[int], None]
+    device: Device | str | None, name: str, files: Sequence[Gguf], options: Options, progress: Callable[[int], None]
 ) -> Backend:
+    gguf, *projectors = files
+    config = Config.from_gguf(gguf)
     if device == "reference":
-        from wgemma.engine.fallback import ReferenceBackend
+        from wgemma.engine.fallback import ReferenceBackend, ReferenceTowers
 
-        return ReferenceBackend(gguf, options)
+        return ReferenceBackend(gguf, options, ReferenceTowers(name, config.width, gguf, projectors))
     opened = open_device(device) if device is None or isinstance(device, str) else device
     try:
-        await prepare(opened, Config.from_gguf(gguf), gguf.tensors, options)
+        towers = GpuTowers(opened, name, config.width, gguf, projectors, heard_by(progress))
+        options = replace(options, images=towers.sees)
+        await prepare(opened, config, gguf.tensors, options)
         engine = await Engine.load(opened, gguf, options, progress)
         try:
-            return GpuBackend(opened, engine, owned=opened is not device)
+            return GpuBackend(opened, engine, towers, owned=opened is not device)
         except OutOfMemory:
             engine.free()
             raise
@@ -169,13 +151,13 @@ def open_device(name: str | None = None) -> Device:
 class Model:
     """A loaded model and the chat it is in the middle of. Close it, or use it in a `with` block."""
 
-    def __init__(self, files: ModelFiles, gguf: Gguf, backend: Backend) -> None:
+    def __init__(self, files: ModelFiles, opened: Sequence[Gguf], backend: Backend) -> None:
         self.name = files.name
-        self.tokenizer = Tokenizer.from_gguf(gguf)
-        self.prompt_style: Literal["small", "large"] = prompt_style(files, gguf)
+        self.tokenizer = Tokenizer.from_gguf(opened[0])
+        self.prompt_style: Literal["small", "large"] = prompt_style(files, opened[0])
         self.backend = backend
         self._files = files
-        self._gguf = gguf
+        self._opened = opened
         self._closed = False
         self._turns = Turns()
         self._replies = Replies()
@@ -184,6 +166,9 @@ class Model:
 
     def chat(self, messages: Sequence[Any], **options: Any) -> Iterator[Part]:
         """The reply to `messages`, part by part; leaving the loop early cancels it.
+
+        Content may be a list of parts: {"type": "text", "text": …}, {"type": "image", "image": …, "budget": 280} and
+        {"type": "audio", "audio": …}, an image being a path, the bytes of a file, a Pillow image or a NumPy array.
 
         Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: once it is set the reply ends and
         its last part says so), and the fields of `Sampling`.
@@ -204,18 +189,19 @@ class Model:
     ) -> AsyncGenerator[Part, None]:
         """`chat`, for code that runs in an event loop."""
         pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
-        if any(piece.media is not None for piece in pieces):
-            raise ModelError("this version reads text only; leave images and sounds out.")
+        shown = [content_of(piece.media) for piece in pieces if piece.media is not None]
         self._check_open()
-        ids = self._replies.encode(self.tokenizer, pieces)
-        reply = _Reply(self, ReplyParser(think=think, in_thought=opens_in_thought(pieces), tools=tools))
+        parser = ReplyParser(think=think, in_thought=opens_in_thought(pieces), tools=tools)
+        reply = Reply(self.backend, self.tokenizer, self._replies, parser)
         reply.in_thought, reply.budget = opens_in_thought(pieces), thinking_budget
         reply.stops, reply.cancel = StopStrings(self._stops(stop)), cancel
         sampling = self._sampling(settings)
         limit = self._limit(max_tokens)
-        async with self._turns.take(), aclosing(reply.parts(ids, sampling, limit)) as parts:
-            async for part in parts:
-                yield part
+        async with self._turns.take():
+            ids = self._replies.encode(self.tokenizer, pieces, [await self._place(content) for content in shown])
+            async with aclosing(reply.parts(ids, sampling, limit)) as parts:
+                async for part in parts:
+                    yield part
 
     def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
         """The model's own system text goes first when the messages bring none."""
@@ -263,6 +249,75 @@ class Model:
                     return
         if held:
             yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
+
+    # -- pictures and sounds
+
+    @property
+    def sees(self) -> bool:
+        """Whether images can be in a prompt."""
+        return self.backend.towers.sees
+
+    @property
+    def hears(self) -> bool:
+        """Whether sounds can be in a prompt."""
+        return self.backend.towers.hears
+
+    def encode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
+        """An image as the decoder sees it: [tokens, width], at most `budget` (70, 140, 280, 560 or 1120) tokens."""
+        return run(self.aencode_image(source, budget))
+
+    async def aencode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
+        """`encode_image`, for code that runs in an event loop."""
+        return await self._encoded(Content("image", source, budget))
+
+    def encode_audio(self, source: Any) -> "NDArray[np.float32]":
+        """A sound as the decoder hears it: [tokens, width], the pieces of a long one behind each other."""
+        return run(self.aencode_audio(source))
+
+    async def aencode_audio(self, source: Any) -> "NDArray[np.float32]":
+        """`encode_audio`, for code that runs in an event loop."""
+        return await self._encoded(Content("audio", source))
+
+    def cut_audio(self, source: Any) -> list[Sound]:
+        """A sound in pieces as long as the model hears at once, at most 30 seconds, cut where it is quiet."""
+        return run(self.acut_audio(source))
+
+    async def acut_audio(self, source: Any) -> list[Sound]:
+        """`cut_audio`, for code that runs in an event loop."""
+        self._check_open()
+        async with self._turns.take():
+            samples = await self.backend.samples(source)
+        return [Sound(RATE, 1, samples[start:end]) for start, end in cuts(samples)]
+
+    async def _encoded(self, content: Content) -> "NDArray[np.float32]":
+        import numpy as np
+
+        self._check_open()
+        async with self._turns.take():
+            rows = await self.backend.encode(content)
+        return np.frombuffer(rows, np.float32).reshape(-1, self.backend.towers.width)
+
+    def media_ids(self, part: Mapping[str, Any]) -> list[int]:
+        """What an image or a sound becomes in a prompt of ids: its rows' numbers, between the tokens that enclose them.
+
+        `part` is a message part. The numbers mean something to this model only, and only while it is loaded.
+        """
+        return run(self.amedia_ids(part))
+
+    async def amedia_ids(self, part: Mapping[str, Any]) -> list[int]:
+        """`media_ids`, for code that runs in an event loop."""
+        content = content_of(part)
+        self._check_open()
+        async with self._turns.take():
+            return await self._place(content)
+
+    async def _place(self, content: Content) -> list[int]:
+        begin, end = (self.tokenizer.id(text) for text in ENCLOSING[content.kind])
+        return [i for medium in await self.backend.place(content) for i in (begin, *medium.numbers, end)]
+
+    def release_towers(self) -> None:
+        """Gives back the memory of the vision and audio towers; the next image or sound loads them again."""
+        run(self._in_turn(self.backend.release_towers))
 
     # -- numbers
 
@@ -331,7 +386,8 @@ class Model:
         if not self._closed:
             self._closed = True
             self.backend.close()
-            self._gguf.close()
+            for gguf in self._opened:
+                gguf.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -348,112 +404,3 @@ def prompt_style(files: ModelFiles, gguf: Gguf) -> Literal["small", "large"]:
     if files.prompt_style is not None:
         return "large" if files.prompt_style == "large" else "small"
     return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
-
-
-class _Reply:
-    """One reply on its way from token ids to parts."""
-
-    def __init__(self, model: Model, parser: ReplyParser) -> None:
-        self.model = model
-        self.parser = parser
-        self.in_thought = False
-        self.budget: int | None = None  # tokens to think with
-        self.stops = StopStrings(())
-        self.cancel: Cancel | None = None
-        self.decoder = model.tokenizer.stream(keep=MARKUP)
-        self.generated: list[int] = []
-        self.called = False
-        self.content: list[str] = []
-
-    async def parts(self, ids: list[int], sampling: Sampling, limit: int) -> AsyncGenerator[Part, None]:
-        reason, reused = "", 0
-        try:
-            while not reason:
-                room = limit - len(self.generated)
-                places = marks(self.model.tokenizer, ids)
-                tokens = self.model.backend.generate(ids + self.generated, sampling, room, places)
-                async with aclosing(tokens):
-                    reason = "length"
-                    async for token in tokens:
-                        reused = reused or self.model.backend.reused
-                        reason, parts = self._next(token)
-                        for part in parts:
-                            yield part
-                        if reason:
-                            break
-                        reason = "length"
-                if reason == "budget":
-                    forced = self.model.tokenizer.encode("\n<channel|>", special=True)
-                    room = min(limit, self.model.backend.context - len(ids)) - len(self.generated)
-                    reason = "" if room > len(forced) else "length"
-                    for part in self._force(forced) if not reason else ():
-                        yield part
-            for part in self._end():
-                yield part
-        finally:
-            self._remember()
-        ended: Any = "tool" if self.called else reason
-        yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
-
-    def _next(self, token: Token) -> tuple[str, list[Part]]:
-        """What a token brings, and why the reply ends with it, if it does; "budget" ends only the thought."""
-        if token.id in self.model.tokenizer.stop_ids:
-            return "stop", []
-        self.generated.append(token.id)
-        parts = self._take(token)
-        if self.stops.found:
-            return "stop", parts
-        if self.cancel is not None and self.cancel.is_set():
-            return "cancelled", parts
-        over = self.budget is not None and self.in_thought and len(self.generated) >= self.budget
-        return "budget" if over else "", parts
-
-    def _take(self, token: Token) -> list[Part]:
-        self._follow_thought(token.id)
-        found = self._parts(self.stops.feed(self.decoder.push(token.id)))
-        if token.logprobs:
-            last = found.pop() if found else Part("thinking" if self.in_thought else "content")
-            found.append(replace(last, logprobs=[token.logprobs]))
-        return found
-
-    def _parts(self, text: str) -> list[Part]:
-        return [self._public(part) for part in self.parser.feed(text)]
-
-    def _public(self, part: Any) -> Part:
-        self.called = self.called or part.kind == "tool_call"
-        if part.kind == "content":
-            self.content.append(part.text)
-        return Part(part.kind, part.text, part.tool_call)
-
-    def _end(self) -> list[Part]:
-        rest = self.stops.feed(self.decoder.finish()) + self.stops.finish()
-        return self._parts(rest) + [self._public(part) for part in self.parser.finish()]
-
-    # -- the thinking budget
-
-    def _follow_thought(self, token_id: int) -> None:
-        special = self.model.tokenizer.special
-        if token_id == special.get("<|channel>"):
-            self.in_thought = True
-        elif token_id == special.get("<channel|>"):
-            self.in_thought = False
-
-    def _force(self, forced: Sequence[int]) -> list[Part]:
-        """Says something in the model's place, such as the end of its thought; it goes on from there."""
-        parts = []
-        for token_id in forced:
-            self.generated.append(token_id)
-            self._follow_thought(token_id)
-            parts += self._parts(self.stops.feed(self.decoder.push(token_id)))
-        return parts
-
-    def _remember(self) -> None:
-        """Keeps the ids of the answer, so that it is not tokenised again in the next prompt."""
-        tokenizer = self.model.tokenizer
-        end = tokenizer.special.get("<channel|>")
-        ids = self.generated
-        if end in ids:
-            ids = ids[len(ids) - ids[::-1].index(end) :]
-        text = "".join(self.content)
-        if tokenizer.decode(ids) == text:
-            self.model._replies.remember(text, ids)

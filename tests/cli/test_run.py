@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from range_server import good, serve
 from wgemma.api import Part, Usage
@@ -21,7 +22,7 @@ from wgemma.cli import main
 from wgemma.cli.chat_answer import Reply, Stop, answer
 from wgemma.cli.chat_commands import Line, gather, split_command
 from wgemma.cli.chat_conversation import NO_TOOLS, Conversation, Settings
-from wgemma.cli.chat_model import default_model, describe_plan
+from wgemma.cli.chat_model import describe_plan
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
 from wgemma.engine.engine import Plan
 from wgemma.errors import DeviceError, Error, SessionError, SettingsError
@@ -85,6 +86,34 @@ def test_the_messages_stored_with_a_model_start_the_chat(asked: list[Any], pirat
     assert [message["content"] for message in asked[-1]] == ["Ahoy?", "Aye & <ahoy>!", "Who?"]
 
 
+@pytest.fixture
+def cat(tmp_path: Path) -> Path:
+    path = tmp_path / "my cat.png"
+    Image.new("RGB", (60, 40), "red").save(path)
+    return path
+
+
+def test_pictures_and_sounds_come_before_the_prompt(asked: list[Any], cat: Path, tmp_path: Path) -> None:
+    sound = tmp_path / "a.wav"
+    sound.write_bytes(b"RIFF....WAVE")
+    options = ["--image", str(cat), "--audio", str(sound), "--image", str(cat), "--budget", "70"]
+    assert run_here(["run", TINY, "What is this?", *options, *SHORT]) == 0
+    parts = asked[-1][0]["content"]
+    assert [part["type"] for part in parts] == ["image", "image", "audio", "text"]
+    assert parts[0]["budget"] == 70 and parts[0]["image"] == cat.read_bytes()
+    assert parts[-1]["text"] == "What is this?"
+    assert run_here(["run", TINY, "--image", str(cat), *SHORT], b"") == 0
+    assert [part["type"] for part in asked[-1][0]["content"]] == ["image"]
+
+
+def test_a_picture_is_seen(cat: Path) -> None:
+    without = json.loads(wgemma(TINY, "hello", "--json", *SHORT).stdout)
+    seen = wgemma(TINY, "hello", "--image", str(cat), "--budget", "70", "--json", *SHORT)
+    assert (seen.returncode, seen.stderr) == (0, b"")
+    rows = json.loads(seen.stdout)["usage"]["prompt"] - without["usage"]["prompt"] - 2
+    assert rows == 60  # ten across, six down
+
+
 def test_json_is_one_document_and_nothing_else() -> None:
     done = wgemma(TINY, "hello", "--json", "--think", *SHORT)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -121,30 +150,11 @@ def test_an_empty_prompt_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 # -- which model, which device
 
 
-def test_without_any_model_it_says_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    assert run_here(["run"]) == 0
+def test_without_a_name_the_embedded_model_answers_and_one_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(["run", "--max-tokens", "32"], b"Who are you?") == 0
     printed = capsys.readouterr()
-    assert "There is no model yet" in printed.out
-    assert "`ollama pull gemma4:e2b`" in printed.out
-    assert printed.out.count("\n") == 1
-    assert run_here(["run", "--json"]) == 1
-
-
-def test_without_a_name_the_most_recent_runnable_model_is_used(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = shutil.copytree(store, tmp_path / "store")
-    monkeypatch.setenv("OLLAMA_MODELS", str(copy))
-    library = copy / "manifests/registry.ollama.ai"
-    newest_first = ["library/gemma4/missing", "library/llama-mini/latest", "someone/mygemma/v1", "library/gemma4/dash"]
-    for age, name in enumerate(newest_first):
-        os.utime(library / name, (2e9 - age, 2e9 - age))
-    assert default_model() == "gemma4:dash"
-    assert run_here(["run", *SHORT], b"hello") == 0
-    assert capsys.readouterr().err.startswith("Using gemma4:dash, the most recent Gemma 4 in the Ollama store.\n")
+    assert printed.err.startswith("Using wgemma-tiny, the tiny demonstration model that comes with wgemma.\n")
+    assert "tiny demonstration model" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -154,6 +164,12 @@ def test_without_a_name_the_most_recent_runnable_model_is_used(
         (["nowhere.gguf", "hi"], "no such file"),
         (["llama-mini", "hi"], "gemma4 only"),
         ([TINY, "hi", "--device", "no such thing"], "no adapter is called"),
+        ([TINY, "hi", "--image", "nowhere.png"], "nowhere.png: no such file"),
+        (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "gemma4:legacy cannot hear"),
+        (
+            [TINY, "hi", "--image", __file__, "--device", "reference"],
+            "test_run.py is no picture of a kind that is read",
+        ),
         ([TINY, "hi", "--context", "0"], "context is 0"),
         ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
         ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
@@ -355,6 +371,27 @@ def test_a_saved_chat_is_taken_up_again(chat: Terminal, tmp_path: Path) -> None:
     assert "2 messages, saved with gemma4:tiny." in chat.until(">>> hello")
     chat.until(">>> ")
     assert "temperature       0.25        set" in chat.say("/show parameters")
+
+
+def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_path: Path) -> None:
+    told = chat.say(f"'{cat}' what is this?")
+    assert "Attached: image my cat.png." in told and "(cut" in told
+    assert "Attached: image my cat.png." in chat.say(str(cat).replace(" ", "\\ "))
+    assert "Attached: image my cat.png." in chat.say(f"/image {cat}")
+    chat.say("and this?")
+    assert "my cat.png is no sound of a kind that is read" in chat.say(f"/audio {cat}") + chat.say("what is said?")
+    assert "Which file? Write /image FILE." in chat.say("/image")
+    chat.say(f"/save {tmp_path}/chat.json")
+    saved = json.loads((tmp_path / "chat.json").read_text())["messages"]
+    image = {"type": "image", "path": str(cat)}
+    asked = [message["content"] for message in saved if message["role"] == "user"]
+    assert asked == [
+        [image, {"type": "text", "text": "what is this?"}],
+        [image],
+        [image, {"type": "text", "text": "and this?"}],
+    ]
+    chat.type(f"/load {tmp_path}/chat.json\n")
+    chat.until("[image my cat.png] what is this?")
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(chat: Terminal, tmp_path: Path) -> None:

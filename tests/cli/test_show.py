@@ -40,6 +40,20 @@ def test_the_summary_says_what_matters(capsys: pytest.CaptureFixture[str]) -> No
     assert "temperature 0.3" in lines["settings"]
 
 
+def test_the_towers_are_listed_wherever_they_lie(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = shown(capsys, "gemma4:tiny")
+    assert "vision tower    1 × 64, " in own and "audio tower     1 × 64, " in own
+    beside = shown(capsys, "hf.co/acme/gemma4-micro-GGUF:Q8_0")
+    assert "vision tower    1 × 64, " in beside and ", in sha256-" in beside
+    assert "audio tower" not in shown(capsys, "gemma4:legacy")
+    record = json.loads(shown(capsys, "gemma4:tiny", "--json"))
+    assert [(tower["sense"], tower["layers"], tower["width"]) for tower in record["towers"]] == [
+        ("vision", 1, 64),
+        ("audio", 1, 64),
+    ]
+    assert all(tower["bytes"] > 10_000 for tower in record["towers"])
+
+
 def test_the_tensors_are_listed_with_type_and_shape(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split() for line in shown(capsys, "gemma4:tiny", "--tensors").split("\n\n")[1].splitlines()]
     assert rows[0] == ["TENSOR", "TYPE", "SHAPE", "SIZE"]

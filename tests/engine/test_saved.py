@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import wgemma
@@ -11,6 +12,7 @@ from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
 from wgemma.engine.session import Session
 from wgemma.gpu.native import NativeDevice
+from wgemma.model.decoder import SOFT
 from wgemma.sync import iterate, run
 
 PROMPT = [2, *range(30, 90)]
@@ -50,6 +52,42 @@ def test_a_cache_that_had_grown_further_is_restored_too(
     assert greedy(restored, PROMPT) == greedy(session, PROMPT)
     restored.free()
     session.free()
+
+
+def test_a_chat_with_an_image_and_a_sound_goes_on_in_another_process(
+    data: Path, gpu: NativeDevice, tmp_path: Path
+) -> None:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    dice = np.random.default_rng(3)
+    picture, sound = dice.integers(0, 256, (60, 90, 3), np.uint8), dice.uniform(-1, 1, 9000).astype(np.float32)
+    content = [
+        {"type": "image", "image": picture, "budget": 70},
+        {"type": "audio", "audio": sound},
+        {"type": "text", "text": "What is that?"},
+    ]
+    messages = [{"role": "user", "content": content}]
+    with wgemma.load(blob, device=gpu) as model:
+        expected = [part.text for part in model.chat(messages, max_tokens=8, temperature=0)]
+        model.save(tmp_path / "chat")
+    with wgemma.load(blob, device=gpu) as model:
+        model.encode_image(picture[::-1], 70)  # takes the numbers that the picture had before
+        model.release_towers()
+        model.restore(tmp_path / "chat")
+        *parts, last = model.chat(messages, max_tokens=8, temperature=0)
+        assert [part.text for part in (*parts, last)] == expected
+        assert last.usage is not None and last.usage.reused == last.usage.prompt - 1
+        assert isinstance(model.backend, GpuBackend)
+        assert model.backend.towers.nbytes == 0  # neither was encoded again
+
+
+def test_ids_that_are_no_tokens_need_their_media(backend: GpuBackend, tmp_path: Path) -> None:
+    greedy(backend.session, PROMPT)
+    backend.session.ids[3] = SOFT + 12_345
+    run(save(backend.session, tmp_path / "chat"))
+    with pytest.raises(wgemma.SessionError, match="does not say which images and sounds"):
+        run(restore(backend.engine, tmp_path / "chat"))
+    backend.session.reset()
 
 
 @pytest.mark.parametrize("place", [0, 9, 40, 5000, -40, -1])

@@ -7,25 +7,31 @@ held against what this adapter streams when it does nothing else. All figures ar
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from time import perf_counter as clock
+from typing import TypeVar
 
 from wgemma import __version__
 from wgemma.api import Model, load, open_device
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
+from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import as_json, human_bytes, progress, table
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.session import Session
+from wgemma.engine.towers import GpuTowers, heard_by
+from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.gpu.device import Device, Program, Span
 from wgemma.gpu.tape import Dispatch, Tape
 from wgemma.model.config import Config, find_tensors
 from wgemma.sync import run
+
+T = TypeVar("T")
 
 GREEDY = Sampling(temperature=0, seed=0)
 REPLAYS = 8  # recordings timed for the host's share; a profile's runs are fewer
@@ -44,6 +50,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where per-layer embeddings lie")
     verb.add_argument("--context", type=_number(1), metavar="N", help="the most tokens of a sequence")
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
+    verb.add_argument("--image", action="store_true", help="time the encoding of an image")
+    verb.add_argument("--audio", action="store_true", help="time the encoding of a sound")
+    verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=bench)
 
@@ -107,6 +116,8 @@ class Report:
     stream_gb_per_s: float
     prefill: list[Prefill]
     decode: list[Decode]
+    images: list[Look]
+    audio: list[Listen]
     notes: list[str]  # what was left out, and why
 
 
@@ -149,8 +160,23 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
             stream_gb_per_s=stream / 1e9,
             prefill=[bencher.prefill(count) for count in prompts],
             decode=[bencher.decode(depth, options.tokens, stream, options.profile) for depth in depths],
+            images=_towers("an image", looks, backend.towers, options.repeat, notes) if options.image else [],
+            audio=_towers("a sound", listens, backend.towers, options.repeat, notes) if options.audio else [],
             notes=notes,
         )
+
+
+def _towers(
+    what: str, measure: Callable[[GpuTowers, int], Iterable[T]], towers: GpuTowers, repeat: int, notes: list[str]
+) -> list[T]:
+    """How long media take; a model that cannot take them leaves a note."""
+    _say(f"measuring {what}")
+    towers.watch = heard_by(lambda nbytes: None)
+    try:
+        return list(measure(towers, repeat))
+    except ModelError as error:
+        _note(f"{what} was left out: {error}", notes)
+        return []
 
 
 def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Model, Load]:
@@ -162,7 +188,7 @@ def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Mode
             done += amount
             bar(amount)
 
-        settings = {"kv": options.kv, "ple": options.ple, "context": options.context}
+        settings = {"kv": options.kv, "ple": options.ple, "context": options.context, "projector": options.projector}
         start = clock()
         model = load(options.model, device=device, progress=advance, **settings)
         run(device.wait())
@@ -334,6 +360,14 @@ def _print(report: Report) -> None:
             ["DEPTH", "TOKENS/S", "READ/TOKEN", "OF WHICH KV", "GB/S", "SHARE", "DISPATCHES", "RECORDING"],
             [_decode_row(decode) for decode in report.decode],
         )
+    if report.images:
+        print()
+        table(["IMAGE", "TIME"], [[f"{look.tokens} tokens", f"{look.ms:.1f} ms"] for look in report.images])
+    if report.audio:
+        print()
+        rows = [[f"{sound.seconds:.0f} s", str(sound.tokens), f"{sound.ms:.1f} ms"] for sound in report.audio]
+        speeds = [_figure(sound.times_real_time) for sound in report.audio]
+        table(["SOUND", "TOKENS", "TIME", "× REAL TIME"], [[*row, x] for row, x in zip(rows, speeds, strict=True)])
     for decode in report.decode:
         if decode.profile:
             _print_profile(decode)

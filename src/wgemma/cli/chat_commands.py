@@ -10,6 +10,8 @@ QUOTES = '"""'
 COMMANDS = {
     "/set": "change how the model answers; /set alone lists what can be set",
     "/show": "tell about the model and the chat; /show alone lists what there is",
+    "/image": "show the model a picture with the next message: /image FILE",
+    "/audio": "let the model hear a sound with the next message: /audio FILE",
     "/clear": "forget the chat",
     "/save": "keep the chat in a file: /save FILE",
     "/load": "go on with a chat from a file: /load FILE",
@@ -44,7 +46,8 @@ class Line:
 
     @property
     def is_command(self) -> bool:
-        return not self.literal and self.text.lstrip().startswith("/")
+        """A path begins with a slash, too, but has another one."""
+        return not self.literal and self.text.lstrip().startswith("/") and self.text.split()[0].count("/") == 1
 
 
 def gather(line: str, more: Callable[[], str]) -> Line:
@@ -78,8 +81,9 @@ def one_of(name: str, known: Iterable[str], aliases: dict[str, str], what: str, 
 def help_text() -> str:
     commands = _columns(COMMANDS)
     quoted = _columns({QUOTES: f"begins a text of several lines, which ends with {QUOTES}"})
+    dropped = _columns({"FILE": "a picture or sound whose path stands in a message, or is dropped there, goes with it"})
     keys = _columns({"Ctrl-C": "stop the answer", "Ctrl-D": "leave"})
-    return f"Commands:\n{commands}\n{quoted}{keys}"
+    return f"Commands:\n{commands}\n{quoted}{dropped}{keys}"
 
 
 def topics(command: str, known: dict[str, str]) -> str:

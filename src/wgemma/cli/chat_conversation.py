@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.cli.chat_answer import Reply
+from wgemma.cli.chat_media import Content, packed, unpacked
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import SessionError, SettingsError
 from wgemma.text.template import render
@@ -112,12 +113,12 @@ class Conversation:
             first = self.messages.pop(0).get("content")
             self.system = first if system is None and isinstance(first, str) else system
 
-    def asking(self, question: str) -> list[dict[str, Any]]:
+    def asking(self, question: Content) -> list[dict[str, Any]]:
         """The messages to answer when `question` comes next."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, *self.messages, {"role": "user", "content": question}]
 
-    def keep(self, question: str, reply: Reply) -> None:
+    def keep(self, question: Content, reply: Reply) -> None:
         """The question and its answer, as far as it came; a question without any answer is taken back."""
         if not reply.kept:
             return
@@ -140,7 +141,7 @@ class Conversation:
         """Writes the chat. A file that is there already is replaced only if it is a chat, too."""
         settings = {"think": self.settings.think, "parameters": self.settings.values}
         head = {"format": FORMAT, "version": VERSION, "model": model, "system": self.system, "settings": settings}
-        text = json.dumps({**head, "messages": self.messages}, indent=1)
+        text = json.dumps({**head, "messages": packed(self.messages)}, indent=1)
         try:
             if path.exists() and (not path.is_file() or _read(path).get("format") != FORMAT):
                 raise SessionError(f"{path} is there already and is no saved chat. Choose another name.")
@@ -161,6 +162,7 @@ class Conversation:
         if not isinstance(system, str | None) or not isinstance(settings, dict) or not isinstance(messages, list):
             raise SessionError(f"{path} is damaged: messages, system text or settings are not what they should be.")
         render(messages)  # refuses what could not be sent
+        messages = unpacked(messages)
         fresh = Settings(think=settings.get("think") is True)
         parameters = settings.get("parameters")
         for name, value in parameters.items() if isinstance(parameters, dict) else ():

@@ -9,7 +9,7 @@ import string
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,35 +17,14 @@ from wgemma.api import Model, load, open_device, refuse_unsupported
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.engine import TABLE, Options, Plan, context_of, plan, table_choices
-from wgemma.errors import DeviceError, Error
+from wgemma.errors import DeviceError
 from wgemma.files.download import download
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
-from wgemma.files.ollama import Store, StoredModel
 from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
-
-NO_MODEL = (
-    "There is no model yet. `ollama pull gemma4:e2b` gets one, and then `wgemma run` chats with it; "
-    "or give the path of a .gguf file: `wgemma run model.gguf`."
-)
-
-
-def default_model() -> str | None:
-    """The model to use when none is named: the most recent runnable Gemma 4 of the Ollama store."""
-    for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
-        if _runnable(model):
-            return str(model.name)
-    return None
-
-
-def _runnable(model: StoredModel) -> bool:
-    try:
-        model.open().close()
-        return not model.adapters
-    except Error:
-        return False
+from wgemma.model.vision_config import has_vision
 
 
 @dataclass(frozen=True)
@@ -73,16 +52,18 @@ def _short(files: ModelFiles) -> str:
 
 
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
-    """Loads a model; `options` has device, context, kv and ple."""
+    """Loads a model; `options` has device, context, kv and ple, and perhaps a projector."""
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
     refuse_unsupported(files)
+    projector = getattr(options, "projector", None)
     settings = Options(context=options.context, kv=options.kv, ple=options.ple)
     start = time.perf_counter()
     with Gguf.open(files.model) as gguf:
         config = Config.from_gguf(gguf)
         context = context_of(config, settings)  # refuses a wrong one before a device is opened
         tensors = find_tensors(config, gguf.tensors)
+        settings = replace(settings, images=has_vision(gguf) or bool(projector or files.projectors))
         device = choose_device(options.device, quiet=quiet)
         total = 0
         if device is None:
@@ -100,8 +81,11 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             context=options.context,
             kv=options.kv,
             ple=options.ple,
+            projector=projector,
             progress=bar,
         )
+    if not quiet:
+        model.backend.towers.watch = lambda name, size: progress(f"loading the {name} tower", size)
     return Opened(model, files, str(path), time.perf_counter() - start, device)
 
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from wgemma.cli import show
 from wgemma.cli.chat_answer import Reply, answer
 from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
 from wgemma.cli.chat_conversation import Conversation, Settings
+from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
 from wgemma.errors import Error, SettingsError
@@ -22,9 +24,17 @@ PROMPT, MORE = ">>> ", "... "
 class Repl:
     """One chat with one model, on standard input and output."""
 
-    def __init__(self, opened: Opened, conversation: Conversation) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        conversation: Conversation,
+        media: Sequence[dict[str, Any]] = (),
+        budget: int | None = None,
+    ) -> None:
         self.opened = opened
         self.conversation = conversation
+        self._media = list(media)  # what goes with the next message
+        self._budget = budget  # tokens of an image that is attached here
         self.history = History(history_file())
         self._typing = False  # whether Ctrl-C has a line to end
         self._load_seconds: float | None = opened.seconds  # told with the first statistics
@@ -37,6 +47,7 @@ class Repl:
         try:
             self._remark(f"{self.opened.name} is ready. /? for help, /bye to leave.")
             self._recite()
+            self._tell_attached(self._media)
             while self._turn():
                 pass
         finally:
@@ -81,14 +92,31 @@ class Repl:
                 return False
             self._obey(name, rest)
         elif line.text.strip():
-            self._ask(line.text)
+            self._ask(line.text if line.literal else self._attach_paths(line.text))
         return True
+
+    # -- pictures and sounds
+
+    def _attach_paths(self, text: str) -> str:
+        """What is left of a line when the files in it are attached."""
+        text, paths = find(text)
+        self._attach(paths)
+        return text
+
+    def _attach(self, paths: Sequence[Path], kind: str | None = None) -> None:
+        fresh = [attach(path, kind, self._budget) for path in paths]
+        self._media += fresh
+        self._tell_attached(fresh)
+
+    def _tell_attached(self, media: Sequence[dict[str, Any]]) -> None:
+        if media:
+            self._remark(f"Attached: {', '.join(name_of(part) for part in media)}.")
 
     # -- answers
 
     def _ask(self, text: str) -> None:
         settings, reply = self.conversation.settings, Reply()
-        question = text.encode(errors="replace").decode()
+        question = message(text.encode(errors="replace").decode(), self._media)
         painter = Painter(colour=bool(self._dim), watched=True, hide_thinking=settings.hide_thinking)
         try:
             messages = self.conversation.asking(question)
@@ -96,6 +124,7 @@ class Repl:
         finally:
             write(painter.end())
             self.conversation.keep(question, reply)
+            self._media.clear()
         self._remark(remark(reply, self.opened.model.backend.context))
         if settings.verbose:
             print(f"\n{self._dim}{statistics(reply, self._load_seconds)}{self._plain}", end="")
@@ -104,12 +133,11 @@ class Repl:
 
     def _recite(self) -> None:
         """What was said so far, as it would look had it been said here."""
-        for message in self.conversation.messages:
-            content = message.get("content")
-            text = safe(content) if isinstance(content, str) else "(not text)"
-            if message.get("role") == "user":
+        for said in self.conversation.messages:
+            text = safe(shown(said.get("content")))
+            if said.get("role") == "user":
                 print(f"{PROMPT}{text}")
-            elif message.get("role") != "tool":
+            elif said.get("role") != "tool":
                 print(f"{text}\n")
 
     def _remark(self, text: str) -> None:
@@ -122,6 +150,7 @@ class Repl:
         if name == "/?":
             print(help_text(), end="")
         elif name == "/clear":
+            self._media.clear()
             self.conversation.clear()
             self._remark("The chat is forgotten.")
         elif name == "/set":
@@ -135,6 +164,8 @@ class Repl:
             self._remark(f"The chat is in {_path(rest)}.")
         elif name == "/load":
             self._load(_path(rest))
+        else:
+            self._attach([_path(rest)], name.removeprefix("/"))
 
     def _load(self, path: Path) -> None:
         model = self.conversation.load(path)

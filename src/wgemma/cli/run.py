@@ -6,18 +6,27 @@ from typing import Any
 
 from wgemma.cli.chat_answer import Reply, answer
 from wgemma.cli.chat_conversation import PARAMETERS, Conversation, Settings
-from wgemma.cli.chat_model import NO_MODEL, Opened, default_model, open_model
+from wgemma.cli.chat_media import Content, attach, message
+from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import Repl, write
-from wgemma.errors import ModelError, SettingsError
+from wgemma.embedded import NAME
+from wgemma.errors import SettingsError
 from wgemma.files.locate import locate
+from wgemma.model.vision_config import BUDGETS
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("run", help="chat with a model")
-    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="an Ollama name, a .gguf path or an http(s) URL; default: the model that comes with wgemma",
+    )
     verb.add_argument("prompt", metavar="PROMPT", nargs="*", help="one prompt to answer; without it, a chat")
+    add_media(verb.add_argument_group("what the model sees and hears"))
     verb.add_argument("--system", metavar="TEXT", help="the system text, instead of the model's own")
     verb.add_argument("--verbose", action="store_true", help="tell tokens and times after each answer")
     verb.add_argument("--json", action="store_true", help="answer with one JSON document")
@@ -26,6 +35,13 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_loading(verb.add_argument_group("how the model is loaded"))
     _allow_options_anywhere(verb)
     verb.set_defaults(do=run)
+
+
+def add_media(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--image", metavar="FILE", action="append", help="show the model a picture; repeatable")
+    group.add_argument("--audio", metavar="FILE", action="append", help="let the model hear a sound; repeatable")
+    group.add_argument("--budget", metavar="N", type=int, choices=BUDGETS, help="the most tokens of a picture: 280, …")
+    group.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
 
 
 def _add_thinking(group: "argparse._ArgumentGroup") -> None:
@@ -70,10 +86,10 @@ def _allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     settings = _settings(options)  # a wrong one is told before anything is loaded
     target = options.model if options.model is not None else _without_a_name(options)
-    if target is None:
-        return 0
+    media = [attach(path, "image", options.budget) for path in options.image or ()]
+    media += [attach(path, "audio") for path in options.audio or ()]
     prompt = _prompt(options)
-    if prompt is not None and not prompt.strip():
+    if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
         locate(target)  # a wrong model is the larger mistake
@@ -83,22 +99,17 @@ def run(options: argparse.Namespace) -> int:
     try:
         conversation = Conversation(settings, opened.files.messages, options.system)
         if prompt is None:
-            return Repl(opened, conversation).run()
-        return _answer_once(opened, conversation, prompt, options)
+            return Repl(opened, conversation, media, options.budget).run()
+        return _answer_once(opened, conversation, message(prompt, media), options)
     finally:
         opened.close()
 
 
-def _without_a_name(options: argparse.Namespace) -> str | None:
-    """The model of a bare `wgemma run`; without any, the sentence that says how to get one."""
-    target = default_model()
-    if target is None and options.json:
-        raise ModelError(NO_MODEL)
-    if target is None:
-        print(NO_MODEL)
-    elif not options.json:
-        print(f"Using {target}, the most recent Gemma 4 in the Ollama store.", file=sys.stderr)
-    return target
+def _without_a_name(options: argparse.Namespace) -> str:
+    """The model of a bare `wgemma run`: the embedded one."""
+    if not options.json:
+        print(f"Using {NAME}, the tiny demonstration model that comes with wgemma.", file=sys.stderr)
+    return NAME
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -136,7 +147,7 @@ def _text(argument: str) -> str:
     return argument.encode(errors="replace").decode()
 
 
-def _answer_once(opened: Opened, conversation: Conversation, prompt: str, options: argparse.Namespace) -> int:
+def _answer_once(opened: Opened, conversation: Conversation, prompt: Content, options: argparse.Namespace) -> int:
     settings, reply = conversation.settings, Reply()
     messages = conversation.asking(prompt)
     if options.json:

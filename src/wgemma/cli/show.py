@@ -6,8 +6,11 @@ from typing import Any
 
 from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
+from wgemma.engine.towers import tower_bytes
 from wgemma.files.gguf import Gguf, StringArray
 from wgemma.files.locate import ModelFiles, locate
+from wgemma.model.audio_config import has_audio
+from wgemma.model.vision_config import has_vision
 from wgemma.text.template import render
 
 SAMPLE = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Hello!"}]
@@ -60,6 +63,7 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
         "vocabulary": len(tokens) if isinstance(tokens, StringArray) else 0,
         "bytes_by_type": dict(types.most_common()),
         "prompt_style": style,
+        "towers": _towers(files, gguf),
         "params": files.params,
         "system": files.system,
         "projectors": files.projectors,
@@ -76,6 +80,32 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
             "licenses": stored.licenses,
         }
     return summary
+
+
+def _towers(files: ModelFiles, gguf: Gguf) -> list[dict[str, Any]]:
+    """What the model sees and hears with, as its file and its projectors say."""
+    found = _towers_in(gguf)
+    for path in files.projectors:
+        with Gguf.open(path) as projector:
+            found += [{**tower, "file": path.name} for tower in _towers_in(projector)]
+    return found
+
+
+def _towers_in(gguf: Gguf) -> list[dict[str, Any]]:
+    prefix = "clip" if gguf.metadata.get("general.architecture") == "clip" else "gemma4"
+    towers = []
+    for sense, there, mark in (("vision", has_vision, "v."), ("audio", has_audio, "a.")):
+        if there(gguf):
+            keys = {"layers": f"{prefix}.{sense}.block_count", "width": f"{prefix}.{sense}.embedding_length"}
+            shape = {name: gguf.metadata.get(key) for name, key in keys.items()}
+            towers.append({"sense": sense, **shape, "bytes": tower_bytes(gguf, mark)})
+    return towers
+
+
+def _described(tower: dict[str, Any]) -> str:
+    shape = f"{tower['layers']} × {tower['width']}, " if tower["layers"] else ""
+    place = f", in {tower['file']}" if "file" in tower else ""
+    return f"{shape}{human_bytes(tower['bytes'])}{place}"
 
 
 def _record(files: ModelFiles, gguf: Gguf, style: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -105,6 +135,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "vocabulary": facts["vocabulary"],
         "weights": types,
         "prompt": f"{style} form" if style != "none" else "none: wgemma runs gemma4 models only",
+        **{f"{tower['sense']} tower": _described(tower) for tower in facts["towers"]},
         "capabilities": ", ".join(facts.get("capabilities", ())),
         "made from": facts.get("parent"),
         "projectors": ", ".join(path.name for path in files.projectors),

@@ -1,17 +1,23 @@
 """What answers behind a model: a GPU session, or NumPy where there is no GPU."""
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from array import array
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
+from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.session import Session, Token
+from wgemma.engine.towers import GpuTowers, Towers
 from wgemma.errors import DeviceError, DeviceLost, SessionError
-from wgemma.gpu.device import Device
+from wgemma.gpu.device import Buffer, Device
+from wgemma.text.parts import Content
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 REBUILDS = 2  # times in one reply that a lost device is replaced before giving up
@@ -23,6 +29,8 @@ class Backend(Protocol):
     name: str
 
     @property
+    def towers(self) -> Towers: ...
+    @property
     def context(self) -> int: ...
     @property
     def reused(self) -> int: ...
@@ -30,6 +38,19 @@ class Backend(Protocol):
         self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
     ) -> AsyncGenerator[Token, None]: ...
     def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]: ...
+    async def place(self, content: Content) -> Sequence[Medium[Any]]:
+        """What a picture or a sound becomes in a sequence."""
+        ...
+
+    async def encode(self, content: Content) -> bytes:
+        """A picture's or a sound's rows themselves, as f32."""
+        ...
+
+    async def samples(self, source: Any) -> "array[float]":
+        """A sound as the audio tower hears it: 16 kHz, one channel."""
+        ...
+
+    def release_towers(self) -> None: ...
     def reset(self) -> None: ...
     async def save(self, path: str | PathLike[str]) -> None: ...
     async def restore(self, path: str | PathLike[str]) -> None: ...
@@ -39,9 +60,12 @@ class Backend(Protocol):
 class GpuBackend:
     """One session on a device; when the device is lost, everything is built anew and the tokens are replayed."""
 
-    def __init__(self, device: Device, engine: Engine, *, owned: bool) -> None:
+    def __init__(self, device: Device, engine: Engine, towers: GpuTowers, *, owned: bool) -> None:
         self.device = device
         self.engine = engine
+        self.towers = towers
+        self.senses: Senses[Buffer] = Senses(towers, engine.config.width)
+        engine.senses = self.senses
         self.session = Session(engine)
         self.name = device.info.name
         self._owned = owned
@@ -77,27 +101,50 @@ class GpuBackend:
                 await self.rebuild()
 
     async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
-        for attempt in range(REBUILDS + 1):
-            parts: list[bytes] = []
+        async def collect() -> list[bytes]:
+            async with aclosing(self.session.logits(ids, chunks)) as pieces:
+                return [part async for part in pieces]
+
+        for part in await self._in_spite_of_loss(collect):
+            yield part
+
+    async def place(self, content: Content) -> list[Medium[Buffer]]:
+        return await self._in_spite_of_loss(lambda: self.senses.take(content))
+
+    async def encode(self, content: Content) -> bytes:
+        async def rows() -> bytes:
+            parts = []
+            for medium in await self.senses.take(content):
+                buffer, _ = await self.senses.rows(medium.first)
+                parts.append(await self.device.read(buffer))
+            return b"".join(parts)
+
+        return await self._in_spite_of_loss(rows)
+
+    async def samples(self, source: Any) -> "array[float]":
+        return await self._in_spite_of_loss(lambda: self.senses.samples(source))
+
+    async def _in_spite_of_loss(self, work: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(REBUILDS):
             try:
-                async with aclosing(self.session.logits(ids, chunks)) as pieces:
-                    parts = [part async for part in pieces]
+                return await work()
             except DeviceLost:
-                if attempt == REBUILDS:
-                    raise
                 await self.rebuild()
-                continue
-            for part in parts:
-                yield part
-            return
+        return await work()
 
     async def rebuild(self) -> None:
         """A fresh device in place of the lost one, the model loaded again; the session starts empty."""
         old = self.engine
-        self.device = self.device.reopen()
+        self.device = await self.device.reopen()
         self._owned = True
+        self.towers.move(self.device)
+        self.senses.lose_rows()
         self.engine = await Engine.load(self.device, old.gguf, old.options)
+        self.engine.senses = self.senses
         self.session = Session(self.engine)
+
+    def release_towers(self) -> None:
+        self.towers.release()
 
     def reset(self) -> None:
         self.session.reset()
@@ -118,4 +165,5 @@ class GpuBackend:
             self.device.close()
         else:
             self.session.free()
+            self.senses.free()
             self.engine.free()

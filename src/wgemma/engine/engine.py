@@ -5,17 +5,22 @@ Sessions share an engine and take turns. The engine can be rebuilt on a fresh de
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wgemma.errors import ModelError, OutOfMemory, SettingsError
 from wgemma.files.gguf import Gguf, Tensor
-from wgemma.gpu.device import Device
+from wgemma.gpu.device import Buffer, Device
 from wgemma.model.cache import PAGE, ring_places
 from wgemma.model.config import Config, find_tensors
-from wgemma.model.decoder import Decoder
+from wgemma.model.decoder import PAD, SOFT, Decoder
 from wgemma.model.planes import PLANES
 from wgemma.model.text import TextWeights, load_text
 
+if TYPE_CHECKING:
+    from wgemma.engine.senses import Senses
+
 CHUNK = 512  # the most rows of one forward pass
+IMAGE_ROWS = (640, 1152)  # but an image whose rows see each other is never split: up to 560 and 1120 tokens
 TABLE = "per_layer_token_embd.weight"
 
 
@@ -37,13 +42,15 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to run a model: `context` tokens at most, keys and values in f16 or f32, the per-layer table on the GPU or
-    fetched by the host, and `memory` bytes of the GPU to stay within (None: as much as there is)."""
+    fetched by the host, and `memory` bytes of the GPU to stay within (None: as much as there is). `images` tells that
+    there may be some."""
 
     context: int | None = None
     kv: str = "f16"
     ple: str = "auto"
     memory: int | None = None
     chunk: int = CHUNK
+    images: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("kv", ("f16", "f32")), ("ple", ("auto", "gpu", "host"))):
@@ -55,6 +62,12 @@ class Options:
                 raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
         if self.chunk < 4:
             raise SettingsError(f"chunk is {self.chunk}; it must be at least 4.")
+
+
+def most_rows(config: Config, options: Options) -> int:
+    """The most rows a pass may have: a chunk, or the largest image where it must not be split."""
+    whole = options.images and config.image_attention == "both"
+    return max(options.chunk, IMAGE_ROWS[-1]) if whole else options.chunk
 
 
 def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: int, table_on_gpu: bool) -> Plan:
@@ -73,7 +86,8 @@ def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: 
     kv = 0
     for layer in config.layers:
         if layer.donor is None:
-            places = ring_places(config, options.chunk) if layer.sliding else -(-context // PAGE) * PAGE
+            ring = ring_places(config, most_rows(config, options))
+            places = ring if layer.sliding else -(-context // PAGE) * PAGE
             kv += 2 * places * layer.kv_heads * layer.head_dim * number
     return Plan(weights, table, table_on_gpu, kv, _activations(config, options.chunk))
 
@@ -96,6 +110,8 @@ class Engine:
         self.options = options
         self.weights = weights
         self.context = context_of(config, options)
+        self.most_rows = most_rows(config, options)
+        self.senses: Senses[Buffer] | None = None  # what stands behind soft rows
         self.decoder = Decoder(device, weights, options.chunk)
         self.sample = b""  # a few weights, to know the model by
 
@@ -139,12 +155,13 @@ class Engine:
         return self.weights.inputs is not None and self.weights.inputs.table is None
 
     async def fetch_rows(self, tokens: Sequence[int]) -> None:
-        """Brings the raw per-layer rows of these tokens to the GPU."""
+        """Brings the raw per-layer rows of these tokens to the GPU; a soft row gets PAD's."""
         inputs, target = self.weights.inputs, self.decoder.raw_rows
         assert inputs is not None and target is not None
         size = inputs.tensor.format.row_nbytes(inputs.tensor.shape[0])
-        rows = [await self.gguf.source.read(inputs.tensor.offset + token * size, size) for token in tokens]
-        self.device.write(target, 0, b"".join(rows))
+        known = (PAD if token >= SOFT else token for token in tokens)
+        offsets = [inputs.tensor.offset + token * size for token in known]
+        self.device.write(target, 0, await self.gguf.source.rows(offsets, size))
 
     def free(self) -> None:
         for buffer in (*self.weights.buffers, *self.decoder.buffers()):

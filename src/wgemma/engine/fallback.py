@@ -1,22 +1,57 @@
 """The backend of last resort: the NumPy reference, for machines without any adapter. Slow, and right."""
 
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from os import PathLike
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.engine.engine import Options, context_of
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.session import Token, check_ids
+from wgemma.engine.soft import common_start, outside, runs
+from wgemma.engine.towers import Towers
 from wgemma.errors import BadLogits, SessionError
 from wgemma.files.gguf import Gguf
+from wgemma.files.images import Pixels
+from wgemma.files.sounds import Sound
+from wgemma.model.decoder import PAD, SOFT
+from wgemma.reference.audio import AudioReference
 from wgemma.reference.decoder import Reference
 from wgemma.reference.sampling import distribution
+from wgemma.reference.vision import VisionReference
 from wgemma.sync import breathe
+from wgemma.text.parts import Content
 
 Floats: TypeAlias = NDArray[np.float32]
+
+
+class ReferenceTowers(Towers):
+    """Towers in NumPy; they are read from their files as they are used."""
+
+    async def see(self, pixels: Pixels, budget: int) -> Floats:
+        assert self.sight and self._eyes is not None
+        return VisionReference(self._eyes).encode(pixels, budget)
+
+    async def resample(self, sound: Sound) -> "array[float]":
+        return array("f", self._listener.resample(sound).astype(np.float32).tobytes())
+
+    async def hear(self, samples: "array[float]") -> Floats:
+        return self._listener.encode(samples)
+
+    @property
+    def _listener(self) -> AudioReference:
+        assert self.hearing and self._ears is not None
+        return AudioReference(self._ears)
+
+    def drop(self, rows: Any) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
 
 
 class ReferenceBackend:
@@ -24,26 +59,29 @@ class ReferenceBackend:
 
     name = "NumPy (reference)"
 
-    def __init__(self, gguf: Gguf, options: Options) -> None:
+    def __init__(self, gguf: Gguf, options: Options, towers: ReferenceTowers) -> None:
         self._model = Reference(gguf)
         self.context = context_of(self._model.config, options)
+        self.towers = towers
+        self.senses: Senses[Floats] = Senses(towers, self._model.config.width)
         self.reused = 0
         self._ids: list[int] = []
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
     ) -> AsyncGenerator[Token, None]:
-        check_ids(ids, self._model.config.vocab_size, self.context)
-        common = 0
-        while common < min(len(self._ids), len(ids) - 1) and self._ids[common] == ids[common]:
-            common += 1
+        check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
+        # Of an image whose rows see each other nothing is worth keeping but the whole.
+        images = [*runs(self._ids), *runs(ids)] if self._model.config.image_attention == "both" else []
+        common = outside(common_start(self._ids, ids[:-1]), images)
         self.reused = common
         self._model.rewind(common)
         del self._ids[common:]
         past, fresh = list(ids), list(ids[common:])
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
         for _ in range(min(max_tokens, self.context - len(ids))):
-            logits = self._model.step(fresh)[-1]
+            embeddings, spans = await self._soft(fresh)
+            logits = self._model.step(fresh, embeddings=embeddings, spans=spans)[-1]
             self._ids += fresh
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
@@ -53,11 +91,20 @@ class ReferenceBackend:
             fresh = [token]
             await breathe()
 
+    async def _soft(self, ids: Sequence[int]) -> tuple[dict[int, Floats], list[tuple[int, int]]]:
+        """Where soft rows begin, with the rows, and which of them are images."""
+        embeddings, spans = {}, []
+        for start, end in runs(ids):
+            rows, first = await self.senses.rows(ids[start])
+            embeddings[start] = rows[first : first + end - start]
+            spans += [(start, end)] if self.senses.is_image(ids[start]) else []
+        return embeddings, spans
+
     def _choose(self, logits: Floats, past: list[int], s: Sampling, dice: np.random.Generator) -> int:
         bias = dict(s.logit_bias) | dict.fromkeys(self._model.config.suppress_tokens, -np.inf)
         ids, probabilities = distribution(
             logits,
-            history=past,
+            history=[PAD if token >= SOFT else token for token in past],
             logit_bias=bias,
             repeat_penalty=s.repeat_penalty,
             presence_penalty=s.presence_penalty,
@@ -71,9 +118,23 @@ class ReferenceBackend:
         return int(dice.choice(ids, p=probabilities / probabilities.sum()))
 
     async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
-        check_ids(ids, self._model.config.vocab_size, self.context)
+        check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
         self.reset()
-        yield self._model.logits(list(ids)).astype(np.float32).tobytes()
+        embeddings, spans = await self._soft(ids)
+        yield self._model.logits(list(ids), embeddings=embeddings, spans=spans).astype(np.float32).tobytes()
+
+    async def place(self, content: Content) -> list[Medium[Floats]]:
+        return await self.senses.take(content)
+
+    async def encode(self, content: Content) -> bytes:
+        encoded = [await self.senses.rows(medium.first) for medium in await self.senses.take(content)]
+        return b"".join(rows.astype(np.float32).tobytes() for rows, _ in encoded)
+
+    async def samples(self, source: Any) -> "array[float]":
+        return await self.senses.samples(source)
+
+    def release_towers(self) -> None:
+        self.towers.release()
 
     def reset(self) -> None:
         self._model.rewind(0)

@@ -4,7 +4,7 @@ A reply's own ids are remembered: text that is tokenised again may come out othe
 difference would have to be computed anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from wgemma.text.template import Segment
 from wgemma.text.tokenizer import Tokenizer
@@ -25,12 +25,18 @@ class Replies:
             if len(self._ids) > REMEMBERED:
                 del self._ids[next(iter(self._ids))]
 
-    def encode(self, tokenizer: Tokenizer, segments: Sequence[Segment]) -> list[int]:
-        """The prompt's ids; a segment that is a remembered reply keeps its own."""
+    def encode(
+        self, tokenizer: Tokenizer, segments: Sequence[Segment], media: Iterable[Sequence[int]] = ()
+    ) -> list[int]:
+        """The prompt's ids; a segment that is a remembered reply keeps its own, and `media` are those of the images and
+        sounds, in their order."""
         ids: list[int] = []
         waiting: list[tuple[str, bool]] = []
+        placed = iter(media)
         for segment in segments:
             known = None if segment.trusted else self._ids.get(segment.text)
+            if segment.media is not None:
+                known = list(next(placed))
             if known is None:
                 waiting.append((segment.text, segment.trusted))
             else:

@@ -2,7 +2,8 @@
 
     8 bytes   magic "WGEMMAS1"
     u32       length of the header
-    header    JSON: version, fingerprint of the model, kv, ring, context positions, ids, sizes of the pieces
+    header    JSON: version, fingerprint of the model, kv, ring, context positions, ids, sizes of the pieces, and the
+              hashes of images and sounds behind ids that are no tokens
     pieces    raw bytes: for every layer that owns a cache its keys, then its values
     32 bytes  SHA-256 of everything before
 
@@ -20,6 +21,7 @@ from wgemma.engine.engine import Engine
 from wgemma.engine.session import Session
 from wgemma.errors import SessionError
 from wgemma.gpu.device import Buffer
+from wgemma.model.decoder import SOFT
 
 MAGIC = b"WGEMMAS1"
 _MAX_HEADER = 16 << 20
@@ -84,6 +86,7 @@ def _header(session: Session, sizes: list[int]) -> dict[str, Any]:
         "ring": session.cache.ring,
         "written": session.written,
         "ids": session.ids,
+        "media": session.engine.senses.describe(session.ids) if session.engine.senses else [],
         "sizes": sizes,
     }
 
@@ -121,9 +124,13 @@ def _open(data: memoryview, path: str | os.PathLike[str]) -> tuple[dict[str, Any
 
 def _fill(session: Session, header: dict[str, Any], body: memoryview, path: str | os.PathLike[str]) -> None:
     ids, written, cache = header.get("ids"), header.get("written"), session.cache
-    vocab = session.engine.config.vocab_size
-    if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < vocab for i in ids):
+    vocab, senses = session.engine.config.vocab_size, session.engine.senses
+    if not isinstance(ids, list) or not all(isinstance(i, int) and (0 <= i < vocab or i >= SOFT) for i in ids):
         raise SessionError(f"{path} holds no token ids of this model.")
+    try:
+        ids = senses.recognise(ids, header.get("media", ())) if senses else ids
+    except (ValueError, TypeError, KeyError):
+        raise SessionError(f"{path} does not say which images and sounds it is about.") from None
     if not isinstance(written, int) or not len(ids) <= written <= session.engine.context:
         raise SessionError(f"{path} does not say how far it had come.")
     if (header.get("kv"), header.get("ring")) != (cache.kv, cache.ring):

@@ -9,23 +9,28 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from wgemma.engine.buckets import TILES, share
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampler, Sampling, alternatives, outcome
+from wgemma.engine.soft import common_start, outside, runs
 from wgemma.errors import BadLogits, ContextOverflow, DeviceError, OutOfMemory, SettingsError
 from wgemma.gpu.device import Buffer, Program, Reading
 from wgemma.gpu.tape import Tape
 from wgemma.model.cache import Cache
-from wgemma.model.decoder import Pass
+from wgemma.model.decoder import PAD, SOFT, Pass
 from wgemma.sync import breathe
 
+if TYPE_CHECKING:
+    from wgemma.engine.senses import Senses
+
 AHEAD = 2  # steps in flight
-FEW_ROWS = (1, 2, 4)
 FIRST_DEPTH = 256
 MANY_LOGITS = 64 << 20  # bytes of logits to have on the GPU at once
 
-Finish: TypeAlias = Recipe | Literal["logits"] | None  # how a pass ends: with a choice, with all logits, or not at all
+# How a pass ends: with a choice, with the logits of all rows, ready for them, or not at all.
+Finish: TypeAlias = Recipe | Literal["logits", "settled"] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +64,17 @@ class Session:
     def _allocate(self) -> None:
         engine, device = self.engine, self.engine.device
         options = engine.options
-        self.rows = device.buffer(16 * options.chunk, "rows")
+        self.rows = device.buffer(16 * engine.most_rows, "rows")
         self.history = device.buffer(4 * (engine.context + 1), "history")
         self.sampler = Sampler(device, engine.config, self.rows, self.history)
         try:
-            self.cache = Cache(device, engine.config, kv=options.kv, chunk=options.chunk, context=engine.context)
+            self.cache = Cache(device, engine.config, kv=options.kv, chunk=engine.most_rows, context=engine.context)
         except OutOfMemory:
             self.sampler.free()
             device.free(self.rows)
             device.free(self.history)
             raise
-        self._programs: dict[tuple[int, int, Finish, int], tuple[Tape, Program]] = {}
+        self._programs: dict[tuple[int, int, Finish, tuple[int, int]], tuple[Tape, Program]] = {}
         self._all_logits: Buffer | None = None
 
     # -- going back
@@ -139,9 +144,8 @@ class Session:
         """Goes on from a cache that was filled from outside with the keys and values of `ids`."""
         self.ids = list(ids)
         self._high = max(written, len(ids))
-        data = struct.pack(f"<{len(ids)}I", *ids)
-        if data:
-            self.engine.device.write(self.history, 0, data)
+        if ids:
+            self._put_history(ids, 0)
 
     def fork(self) -> "Session":
         """A second session that shares nothing but the past."""
@@ -171,15 +175,12 @@ class Session:
 
     async def prefill(self, ids: Sequence[int], marks: Sequence[int] = ()) -> None:
         """Computes the sequence `ids` up to but without its last token; checkpoints are taken at `marks`."""
-        check_ids(ids, self.engine.config.vocab_size, self.engine.context)
-        common = 0
-        for ours, theirs in zip(self.ids, ids[:-1], strict=False):
-            if ours != theirs:
-                break
-            common += 1
+        check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.engine.senses)
+        images = self._images(ids)
+        common = outside(common_start(self.ids, ids[:-1]), [*self._images(self.ids), *images])
         self.reused = self.rewind(common)
         position = self.reused
-        kept = {min(mark, len(ids) - 1) for mark in marks}
+        kept = {outside(min(mark, len(ids) - 1), images) for mark in marks}
         for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
             while position < stop:
                 count = await self._chunk(ids[position:stop], position)
@@ -190,46 +191,73 @@ class Session:
 
     async def _chunk(self, ids: Sequence[int], position: int, finish: Finish = None) -> int:
         """Computes the first rows of `ids`, as many as one pass takes; `finish` ends the pass with more commands."""
-        bucket = self._bucket(len(ids))
-        tokens = ids[:bucket]
-        end = position + len(tokens)
+        count, bucket = self._share(ids)
+        tokens = ids[:count]
+        end = position + count
+        self.engine.decoder.make_room(bucket)
+        await self._put_soft(tokens)
         self.cache.grow(end)
         self._high = max(self._high, end)
         await self._put_rows(tokens, position, bucket)
         self._program(bucket, _depth(end), finish).replay()
         self.ids.extend(tokens)
-        return len(tokens)
+        return count
 
-    def _bucket(self, count: int) -> int:
-        """How many rows to compute at once for `count` waiting tokens: few exactly, many in tiles of 32, 128, 512."""
-        if count <= FEW_ROWS[-1]:
-            return next(size for size in FEW_ROWS if size >= count)
-        tiles = [size for size in (32, 128, 512) if size <= self.engine.options.chunk] or [self.engine.options.chunk]
-        fitting = [size for size in tiles if count > size // 2]
-        return fitting[-1] if fitting else tiles[0]
+    def _share(self, ids: Sequence[int]) -> tuple[int, int]:
+        """How many of the waiting rows the next pass takes, and for how many it is recorded."""
+        return share(len(ids), self._images(ids), self.engine.options.chunk, self.engine.most_rows)
 
     async def _put_rows(self, tokens: Sequence[int], position: int, bucket: int) -> None:
-        device = self.engine.device
+        device, config = self.engine.device, self.engine.config
         rows = [(1, position + i, token, position + i) for i, token in enumerate(tokens)]
         rows += [(0, position, 0, position)] * (bucket - len(rows))
+        for start, end in self._images(tokens):
+            reach = start + (config.window or 0) if not config.image_windowed else end  # rows from here on see less
+            for i in range(start, end):
+                rows[i] = (1 + max(i + 1 - reach, 0), position + i, tokens[i], position + end - 1)
         device.write(self.rows, 0, b"".join(struct.pack("<4I", *row) for row in rows))
-        device.write(self.history, 4 * position, struct.pack(f"<{len(tokens)}I", *tokens))
+        self._put_history(tokens, position)
         device.write(self.sampler.picked, 0, struct.pack("<I", len(tokens) - 1))
         if self.engine.fetches_rows:
             await self.engine.fetch_rows(tokens)
 
+    def _put_history(self, tokens: Sequence[int], position: int) -> None:
+        """The past, for penalties, which know tokens only."""
+        known = (PAD if token >= SOFT else token for token in tokens)
+        self.engine.device.write(self.history, 4 * position, struct.pack(f"<{len(tokens)}I", *known))
+
+    async def _put_soft(self, tokens: Sequence[int]) -> None:
+        """Soft rows go to where the pass begins, as they are."""
+        senses, h = self.engine.senses, self.engine.decoder.scratch["h"]
+        row_bytes = 4 * self.engine.config.width
+        for start, end in runs(tokens):
+            assert senses is not None
+            rows, first = await senses.rows(tokens[start])
+            tape = Tape(self.engine.device, "soft rows")
+            tape.copy(rows, first * row_bytes, h, start * row_bytes, (end - start) * row_bytes)
+            tape.program().replay()
+
+    def _images(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """What must be computed together: the images, as (start, end), of a model whose image rows see each other."""
+        if self.engine.config.image_attention != "both" or self.engine.senses is None:
+            return []
+        return [(start, end) for start, end in runs(ids) if self.engine.senses.is_image(ids[start])]
+
     def _program(self, rows: int, depth: int, finish: Finish) -> Program:
-        """The recorded pass of this shape; a cache that grew makes old recordings useless."""
-        segments = sum(len(s) for s in self.cache.segments.values())
-        key = (rows, depth, finish, segments)
+        """The recorded pass of this shape; a cache that grew or another scratch make old recordings useless."""
+        decoder = self.engine.decoder
+        state = sum(len(s) for s in self.cache.segments.values()), decoder.scratch.rows
+        key = (rows, depth, finish, state)
         if key not in self._programs:
-            for old in [k for k in self._programs if k[-1] != segments]:
+            for old in [k for k in self._programs if k[-1] != state]:
                 self._programs.pop(old)[0].free()
             tape = Tape(self.engine.device, f"{rows} rows at {depth}")
-            decoder, passing = self.engine.decoder, Pass(tape, rows, self.rows, self.cache, depth)
+            passing = Pass(tape, rows, self.rows, self.cache, depth)
             stream = decoder.record(passing)
             if finish == "logits":
                 decoder.head_of_all(passing, stream, self._room_for_logits())
+            elif finish == "settled":
+                decoder.settle(passing, stream)
             elif finish is not None:
                 decoder.head(passing, stream, self.sampler.picked, self.sampler.logits)
                 self.sampler.record(tape, finish, depth)
@@ -247,6 +275,8 @@ class Session:
         self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
     ) -> AsyncGenerator[Token, None]:
         """Tokens that follow `ids`, until the context is full or the caller has enough."""
+        if ids and isinstance(ids[-1], int) and ids[-1] >= SOFT:
+            raise SettingsError("the prompt ends in an image or a sound: the token that closes it must follow.")
         await self.prefill(ids, marks)
         room = min(max_tokens, self.engine.context - len(ids))
         if room <= 0:
@@ -308,23 +338,41 @@ class Session:
 
     async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
         """The logits of every position, f32, some rows at a time; the sequence is computed from its start."""
-        check_ids(ids, self.engine.config.vocab_size, self.engine.context)
+        check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.engine.senses)
         self.reset()
-        vocab = self.engine.config.vocab_size
         if any(not isinstance(size, int) or size < 1 for size in chunks):
             raise SettingsError(f"chunks are {list(chunks)!r}; each must be at least 1.")
-        position, sizes = 0, list(chunks)
+        position, sizes, images = 0, list(chunks), self._images(ids)
         while position < len(ids):
             size = min(sizes.pop(0) if sizes else self._logit_rows(), self._logit_rows())
-            count = await self._chunk(ids[position : position + size], position, "logits")
-            yield await self.engine.device.read(self._room_for_logits(), 0, 4 * count * vocab)
+            end = outside(min(position + size, len(ids)), images)
+            if end == position:  # an image larger than that
+                end = next(end for start, end in images if start == position)
+            finish: Finish = "logits" if self._share(ids[position:end])[1] <= self._logit_rows() else "settled"
+            count = await self._chunk(ids[position:end], position, finish)
+            async for part in self._read_logits(count, finish):
+                yield part
             position += count
             await breathe()
+
+    async def _read_logits(self, count: int, finish: Finish) -> AsyncGenerator[bytes, None]:
+        """The logits of the last pass; those of a settled one are computed now, as many as there is room for."""
+        room, row_bytes = self._room_for_logits(), 4 * self.engine.config.vocab_size
+        if finish == "logits":
+            yield await self.engine.device.read(room, 0, count * row_bytes)
+            return
+        for first in range(0, count, self._logit_rows()):
+            rows = min(self._logit_rows(), count - first)
+            tape = Tape(self.engine.device, "some logits")
+            self.engine.decoder.head_of_some(tape, first, rows, room)
+            tape.program().replay()
+            yield await self.engine.device.read(room, 0, rows * row_bytes)
+            tape.free()
 
     def _logit_rows(self) -> int:
         """How many rows' logits fit at once: one of the bucket sizes."""
         most = max(MANY_LOGITS // (4 * self.engine.config.vocab_size), 1)
-        return max(size for size in (1, 32, 128, 512) if size <= min(most, self.engine.options.chunk))
+        return max(size for size in (1, *TILES) if size <= min(most, self.engine.options.chunk))
 
     def _room_for_logits(self) -> Buffer:
         if self._all_logits is None:
@@ -361,13 +409,13 @@ class Session:
             device.free(buffer)
 
 
-def check_ids(ids: Sequence[int], vocab: int, context: int) -> None:
+def check_ids(ids: Sequence[int], vocab: int, context: int, senses: "Senses[Any] | None" = None) -> None:
     """Refuses a prompt that cannot be computed."""
     if not ids:
         raise SettingsError("the prompt is empty: give at least one token.")
-    wrong = [i for i in ids if not isinstance(i, int) or not 0 <= i < vocab]
-    if wrong:
-        raise SettingsError(f"{wrong[0]!r} is not a token id; this model has 0 to {vocab - 1}.")
+    for i in ids:
+        if not isinstance(i, int) or not (0 <= i < vocab or (senses is not None and senses.holds(i))):
+            raise SettingsError(f"{i!r} is not a token id; this model has 0 to {vocab - 1}.")
     if len(ids) > context:
         raise ContextOverflow(
             f"the prompt has {len(ids)} tokens; the context holds {context}. "

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wgemma.errors import SourceError, StoreError
+from wgemma.embedded import NAME, embedded_model
+from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.ollama import Store, StoredModel
 from wgemma.files.sources import is_url
 
@@ -28,8 +29,11 @@ class ModelFiles:
     stored: StoredModel | None = None
 
 
-def locate(target: str | Path) -> ModelFiles:
-    """The files behind `target`; what is neither a file nor a URL is a name in the Ollama store."""
+def locate(target: str | Path | None) -> ModelFiles:
+    """The files behind `target`; what is neither a file nor a URL is a name in the Ollama store. None, or its name, is
+    the embedded model."""
+    if target is None or target == NAME:
+        return _embedded()
     text = str(target)
     if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
         return ModelFiles(text, text)
@@ -60,6 +64,14 @@ def locate(target: str | Path) -> ModelFiles:
         prompt_style=stored.prompt_style,
         stored=stored,
     )
+
+
+def _embedded() -> ModelFiles:
+    path = embedded_model()
+    if path is None:
+        raise ModelError("this wgemma came without its embedded model: name one. `wgemma list` shows what is there.")
+    # So small a model is at its best when it says what it is surest of.
+    return ModelFiles(NAME, path, params={**DEFAULT_PARAMS, "temperature": 0.0})
 
 
 def _is_folder(text: str) -> bool:

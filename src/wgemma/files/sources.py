@@ -1,15 +1,17 @@
 """Where bytes come from: a file, memory, a web server. A source knows its size and reads any span of itself.
 
 Reading is a coroutine because a page has no other way; natively it completes at once (see `wgemma.sync`).
-A span outside the source is a `SourceError`, never a short read.
+A span outside the source is a `SourceError`, never a short read. What is on its way to the GPU is asked for as pieces,
+because in a page its bytes never enter Python's memory.
 """
 
 import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from wgemma.errors import SourceError
 
@@ -29,6 +31,14 @@ class Source(Protocol):
 
     async def read(self, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes from `offset`."""
+        ...
+
+    async def piece(self, offset: int, length: int) -> Any:
+        """The same, as something that the device's `write` takes."""
+        ...
+
+    async def rows(self, offsets: Sequence[int], length: int) -> Any:
+        """Spans of one length, behind each other in one piece."""
         ...
 
     def close(self) -> None: ...
@@ -57,7 +67,20 @@ def check_span(source: Source, offset: int, length: int) -> None:
         )
 
 
-class MemorySource:
+class NativeSource:
+    """A source whose pieces are plain bytes."""
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        raise NotImplementedError
+
+    async def piece(self, offset: int, length: int) -> Buffer:
+        return await self.read(offset, length)
+
+    async def rows(self, offsets: Sequence[int], length: int) -> Buffer:
+        return b"".join([await self.read(offset, length) for offset in offsets])
+
+
+class MemorySource(NativeSource):
     """Bytes already in memory."""
 
     def __init__(self, data: bytes, name: str = "<bytes>") -> None:
@@ -75,7 +98,7 @@ class MemorySource:
         self.size = 0
 
 
-class FileSource:
+class FileSource(NativeSource):
     """A regular file, memory-mapped: a span costs no copy. Devices, pipes and folders are refused."""
 
     def __init__(self, path: Path) -> None:
@@ -114,7 +137,7 @@ class FileSource:
         self.size = 0
 
 
-class HttpSource:
+class HttpSource(NativeSource):
     """A file on a web server that answers Range requests; a connection cut short is taken up where it broke."""
 
     first_read = 1 << 20

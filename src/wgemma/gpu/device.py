@@ -1,7 +1,8 @@
 """What a GPU is to the rest of wgemma. Two homes implement it: `native` (wgpu) and the web page's.
 
-A device makes buffers and kernels, and replays tapes. Reading back is the only thing that waits, so it is the only
-coroutine. WebGPU's default limits are the floor every device reaches.
+A device makes buffers and kernels, and replays tapes. What waits is a coroutine: reading back, being opened again, and
+`confirm`, because a page learns late whether there was room for a buffer. WebGPU's default limits are the floor every
+device reaches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,15 +86,21 @@ class Device(Protocol):
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
 
     def buffer(self, size: int, label: str) -> Buffer:
-        """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it."""
+        """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""
         ...
 
     def free(self, buffer: Buffer) -> None:
         """Gives a buffer's memory back at once."""
         ...
 
-    def write(self, buffer: Buffer, offset: int, data: bytes | memoryview) -> None:
-        """Puts bytes into a buffer, in order with everything submitted before and after."""
+    async def confirm(self) -> None:
+        """Returns when all buffers and kernels made so far are known to be good, and raises what is wrong with them.
+        Natively that is known at once, and there is nothing to do."""
+        ...
+
+    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
+        """Puts bytes, or a piece of a source of this home, into a buffer, in order with everything submitted before
+        and after."""
         ...
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "Reading":
@@ -124,7 +131,7 @@ class Device(Protocol):
         """Returns when the GPU has nothing left to do."""
         ...
 
-    def reopen(self) -> "Device":
+    async def reopen(self) -> "Device":
         """The same adapter again, after it was lost."""
         ...
 

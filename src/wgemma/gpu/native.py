@@ -162,7 +162,7 @@ class NativeDevice:
         self.allocated -= buffer.size
         buffer.handle.destroy()
 
-    def write(self, buffer: Buffer, offset: int, data: bytes | memoryview) -> None:
+    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         assert isinstance(buffer, NativeBuffer)
         data = memoryview(data).cast("B")
         rest = len(data) % 4
@@ -187,6 +187,9 @@ class NativeDevice:
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
+
+    async def confirm(self) -> None:
+        """Whatever is wrong was raised when it was made."""
 
     async def wait(self) -> None:
         self._device._poll_wait()
@@ -337,7 +340,7 @@ class NativeDevice:
             return 1.0
         return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
 
-    def reopen(self) -> "NativeDevice":
+    async def reopen(self) -> "NativeDevice":
         limits, features, trusted = self._asked
         device = NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted)
         device.distrust(self._distrusted)

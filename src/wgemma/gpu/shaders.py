@@ -4,7 +4,8 @@
     //#include NAME                  the text of kernels/NAME.wgsl, holes and all
     //#if NAME … //#else … //#endif  lines kept when the constant is true (or false: //#if !NAME)
 
-Nothing else. Shaders stay readable as they are, and most of them are plain WGSL.
+Nothing else. Shaders stay readable as they are, and most of them are plain WGSL. Browsers want to be told which
+extensions a shader uses and naga refuses to be, so the directives are not in the files: `enabled` says them.
 """
 
 import re
@@ -16,6 +17,8 @@ from typing import Any
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 _DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif)\b\s*(\S*)\s*$")
+_EXTENSIONS = {"f16": re.compile(r"\bf16\b"), "subgroups": re.compile(r"\bsubgroup[A-Z]|\bsubgroup_")}
+_COMMENT = re.compile(r"//.*")
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\) var<(uniform|storage)(?:, (read_write|read))?> (\w+)")
 
 
@@ -42,6 +45,12 @@ def load_shader(name: str, constants: Mapping[str, Any]) -> str:
 def declarations(code: str) -> list[BindingDeclaration]:
     """The bindings a shader declares."""
     return [BindingDeclaration(int(i), name, access or kind) for i, kind, access, name in _BINDING.findall(code)]
+
+
+def enabled(code: str) -> str:
+    """The `enable` directives that a browser wants before this code."""
+    bare = _COMMENT.sub("", code)
+    return "".join(f"enable {name};\n" for name, used in _EXTENSIONS.items() if used.search(bare))
 
 
 @cache

@@ -1,0 +1,118 @@
+"""`wgemma app`: the page, served to this machine's browser, or written out as a static site."""
+
+import argparse
+import os
+import socket
+import sys
+import webbrowser
+from ipaddress import ip_address
+from pathlib import Path
+
+from wgemma.cli.output import human_bytes
+from wgemma.errors import Error
+
+PORT = 8460
+TRIES = 20
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("app", help="the web page: Gemma 4 in your browser, on your own GPU")
+    verb.add_argument("--port", type=_port, metavar="N", help=f"the port (default: {PORT}, or the next that is free)")
+    verb.add_argument("--host", default="127.0.0.1", metavar="H", help="the address to listen on (default: 127.0.0.1)")
+    verb.add_argument("--open", action=argparse.BooleanOptionalAction, help="open the page in the browser")
+    verb.add_argument("--export", type=Path, metavar="DIR", help="write a static site to DIR instead of serving")
+    verb.add_argument("--with", dest="extra", action="append", default=[], metavar="MODEL", help="with --export: put this model into it too")
+    verb.set_defaults(do=app)
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) < 1 << 16:
+        return int(text)
+    raise argparse.ArgumentTypeError("a port is a number from 0 (any that is free) to 65535")
+
+
+def app(options: argparse.Namespace) -> int:
+    if options.export is not None:
+        return _export(options)
+    if options.extra:
+        raise Error("--with is for --export; the app offers every model of the Ollama store as it is.")
+    return _serve(options)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from wgemma.web.export import export
+    from wgemma.web.models import offer_of
+
+    written = export(options.export, [offer_of(name) for name in options.extra])
+    size = human_bytes(sum(path.stat().st_size for path in written))
+    print(f"{len(written)} files, {size}, in {options.export}. Any web server can serve them; to try it here:")
+    print(f"python3 -m http.server --bind 127.0.0.1 --directory {options.export}")
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import uvicorn
+
+    from wgemma.web.server import make_app
+
+    application = make_app(() if _is_address(options.host) else (options.host,))
+    listening = _listen(options.host, options.port)
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    if options.port is None and port != PORT:
+        print(f"Port {PORT} is taken. Chats are kept per address: those of the usual one are not shown here.")
+    if not ip_address(host).is_loopback:
+        print(
+            "wgemma: whoever reaches this machine can read these models; and browsers give pages a GPU over https or "
+            "on their own machine only.",
+            file=sys.stderr,
+        )
+    print(f"wgemma is at {address} (Ctrl-C ends it)", flush=True)
+    if options.open or (options.open is None and _has_screen()):
+        webbrowser.open(address)
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        print()  # the usual way out, not a mistake
+    return 0
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A socket on the port asked for, or else on the first free one from the usual on."""
+    try:
+        family, *_, (found, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise Error(f"--host {host}: there is no such address. 127.0.0.1 is this machine.") from None
+    for candidate in (port,) if port is not None else (*range(PORT, PORT + TRIES), 0):
+        try:
+            return socket.create_server((str(found), candidate), family=family, backlog=128)
+        except OSError as error:
+            trouble = error
+    if port is None or trouble.errno is None:
+        raise Error(f"{host} cannot be listened on: {trouble.strerror}.")
+    raise Error(f"port {port} of {host} cannot be had: {os.strerror(trouble.errno)}. Choose another --port, or none.")
+
+
+def _has_screen() -> bool:
+    """Whether somebody sits here: a terminal, and a desktop for a browser to appear on."""
+    desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(desktop) and sys.stdout.isatty()

@@ -1,0 +1,69 @@
+"""How long a picture and a sound take to encode, for `wgemma bench`: from the host's memory to rows on the GPU."""
+
+import random
+from array import array
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter as clock
+from typing import Any
+
+from wgemma.engine.towers import GpuTowers
+from wgemma.files.images import Pixels
+from wgemma.gpu.device import Buffer
+from wgemma.model.audio import LONGEST
+from wgemma.model.mel import RATE
+from wgemma.sync import run
+
+PICTURE = (1920, 1344)  # becomes all the tokens of either budget: 40 × 28 as it is, 20 × 14 at half its size
+BUDGETS = (280, 1120)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One picture through the vision tower."""
+
+    tokens: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """One sound through the audio tower."""
+
+    seconds: float
+    tokens: int
+    ms: float
+    times_real_time: float
+
+
+def looks(towers: GpuTowers, repeat: int) -> Iterator[Look]:
+    """A picture of noise in each budget."""
+    width, height = PICTURE
+    pixels = Pixels(width, height, random.Random(0).randbytes(4 * width * height))
+
+    def look(budget: int) -> Callable[[], Coroutine[Any, Any, Buffer]]:
+        return lambda: towers.see(pixels, budget)
+
+    for budget in BUDGETS:
+        yield Look(towers.image_tokens(pixels, budget), 1e3 * _seconds(towers, look(budget), repeat))
+
+
+def listens(towers: GpuTowers, repeat: int) -> Iterator[Listen]:
+    """Noise, as long as the tower takes it at once."""
+    dice, length = random.Random(0), LONGEST / RATE
+    samples = array("f", (dice.uniform(-1, 1) for _ in range(LONGEST)))
+    seconds = _seconds(towers, lambda: towers.hear(samples), repeat)
+    yield Listen(length, towers.sound_tokens(LONGEST), 1e3 * seconds, length / seconds)
+
+
+def _seconds(towers: GpuTowers, encode: Callable[[], Coroutine[Any, Any, Buffer]], repeat: int) -> float:
+    """Of one encoding; the first, which loads the tower and builds its kernels, does not count."""
+    times = []
+    for _ in range(repeat + 1):
+        start = clock()
+        rows = run(encode())
+        run(towers.device.wait())
+        times.append(clock() - start)
+        towers.drop(rows)
+    return median(times[1:])

@@ -1,0 +1,119 @@
+"""Pictures and sounds on their way into a chat: files that were named, and paths that were dragged into a line.
+
+A file is read when it is attached, so the chat goes on when it is moved or deleted. Knows no terminal and no model.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from wgemma.errors import MediaError
+from wgemma.files.images import contents, image_format
+from wgemma.files.sounds import sound_format
+from wgemma.text.parts import file_of
+
+Content: TypeAlias = str | list[dict[str, Any]]  # of a message
+
+# What is worth looking at when a path stands in a line; what a file is, its first bytes say.
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus"}
+# A word: in quotation marks, or with spaces behind backslashes, as terminals write a file dropped on them.
+_WORD = re.compile(r"""(?<!\S)(?:'([^']+)'|"([^"]+)"|((?:\\.|[^\s\\])+))""")
+
+
+def attach(path: str | Path, kind: str | None = None, budget: int | None = None) -> dict[str, Any]:
+    """The file as a message part; `kind` is what the user says it is, None what its bytes say."""
+    where = Path(path).expanduser()
+    word, recognise = ("sound", sound_format) if kind == "audio" else ("picture", image_format)
+    data = bytes(contents(where, word, recognise)[1])
+    if kind is None:
+        kind = "image" if image_format(data) else "audio" if sound_format(data) else None
+    if kind is None:
+        raise MediaError(
+            f"{path} is neither a picture nor a sound. Give a PNG, JPEG, WebP, GIF, WAV, MP3, FLAC or Ogg."
+        )
+    part = {"type": kind, kind: data, "path": str(where.absolute())}
+    return part | {"budget": budget} if budget is not None and kind == "image" else part
+
+
+def find(line: str) -> tuple[str, list[Path]]:
+    """A line without the paths of pictures and sounds in it, and those paths."""
+    found: list[Path] = []
+
+    def look(word: re.Match[str]) -> str:
+        path = _path(word)
+        if path is None:
+            return word[0]
+        found.append(path)
+        return ""
+
+    text = _WORD.sub(look, line)
+    return (re.sub(r"[ \t]+", " ", text).strip(), found) if found else (line, [])
+
+
+def _path(word: re.Match[str]) -> Path | None:
+    """The picture or sound a word names. A bare word is only a word: a path has a slash, or quotation marks."""
+    quoted, bare = word[1] or word[2], word[3]
+    text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
+    if not quoted and not any(slash in text for slash in "/\\"):
+        return None
+    try:
+        path = file_of(text) or Path(text).expanduser()
+        return path if path.suffix.lower() in SUFFIXES and path.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def message(text: str, media: Sequence[dict[str, Any]]) -> Content:
+    """The content of a message: what is shown comes before what is said about it."""
+    if not media:
+        return text
+    return [*media, {"type": "text", "text": text}] if text.strip() else list(media)
+
+
+def name_of(part: dict[str, Any]) -> str:
+    """image cat.png"""
+    path = part.get("path")
+    return f"{part.get('type')} {Path(path).name}" if isinstance(path, str) else str(part.get("type"))
+
+
+def shown(content: Any) -> str:
+    """A message's content in words."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return "(not text)"
+    texts = (str(part.get("text", "")) if part.get("type") == "text" else f"[{name_of(part)}]" for part in content)
+    return " ".join(texts)
+
+
+# -- in a file
+
+
+def packed(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages without the bytes of their media: the paths stay."""
+    return _each_part(messages, lambda part: {k: v for k, v in part.items() if not isinstance(v, bytes)})
+
+
+def unpacked(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with the bytes of their media again; a file that is gone is a `MediaError`."""
+
+    def full(part: dict[str, Any]) -> dict[str, Any]:
+        kind, path = part.get("type"), part.get("path")
+        missing = kind in ("image", "audio") and kind not in part and isinstance(path, str)
+        return attach(str(path), str(kind), part.get("budget")) if missing else part
+
+    return _each_part(messages, full)
+
+
+def _each_part(
+    messages: Sequence[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    changed = []
+    for said in messages:
+        content = said.get("content")
+        if isinstance(content, list):
+            said = {**said, "content": [change(part) if isinstance(part, dict) else part for part in content]}
+        changed.append(said)
+    return changed

@@ -1,0 +1,87 @@
+"""`wgemma transcribe FILE`: what is said in a recording, as text. A long one is heard piece by piece, in order."""
+
+import argparse
+import sys
+from dataclasses import asdict, dataclass
+
+from wgemma.api import Part
+from wgemma.cli.chat_answer import Reply, answer
+from wgemma.cli.chat_model import open_model
+from wgemma.cli.chat_render import Painter
+from wgemma.cli.output import as_json
+from wgemma.cli.repl import write
+from wgemma.embedded import NAME
+from wgemma.errors import Error
+from wgemma.files.ollama import Store
+from wgemma.files.sounds import read_sound
+
+PROMPT = (
+    "Transcribe this recording in the language that is spoken. Write only the words that are said, on one line, with "
+    "punctuation, and numbers in digits. If nobody speaks, write nothing."
+)
+MOST_TOKENS = 1024  # of half a minute: nobody speaks faster
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is said from `start` to `end`, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("transcribe", help="what is said in a recording")
+    verb.add_argument("file", metavar="FILE", help="a WAV, MP3, FLAC or Ogg file")
+    verb.add_argument("--model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
+    verb.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(do=transcribe, context=None, kv="f16", ple="auto")
+
+
+def transcribe(options: argparse.Namespace) -> int:
+    sound = read_sound(options.file)  # a file that is no sound is told before a model is loaded
+    target = options.model or hearing_model() or NAME
+    opened = open_model(target, options, quiet=options.json)
+    pieces, start, reason = list[Piece](), 0.0, None
+    painter = Painter()
+
+    def hear(part: Part) -> None:
+        if not options.json:
+            write(painter.part(part))
+
+    try:
+        for heard in opened.model.cut_audio(sound):
+            question = [{"type": "audio", "audio": heard}, {"type": "text", "text": PROMPT}]
+            reply, end = Reply(), start + len(heard.samples) / heard.rate
+            settings = {"temperature": 0, "max_tokens": MOST_TOKENS}
+            answer(opened.model, [{"role": "user", "content": question}], settings, reply, hear)
+            if not options.json:
+                write(painter.end())
+            pieces.append(Piece(round(start, 3), round(end, 3), reply.text.strip()))
+            start, reason = end, reply.finish_reason
+            if reason == "cancelled":
+                break
+    finally:
+        opened.close()
+    if options.json:
+        text = "\n".join(piece.text for piece in pieces if piece.text)
+        seconds = len(sound.samples) / sound.channels / sound.rate
+        record = {"file": options.file, "model": opened.name, "seconds": seconds, "text": text}
+        as_json({**record, "pieces": [asdict(piece) for piece in pieces]})
+    elif not any(piece.text for piece in pieces):
+        print("Nothing was understood.", file=sys.stderr)
+    return 130 if reason == "cancelled" else 0
+
+
+def hearing_model() -> str | None:
+    """The most recent model of the Ollama store that can hear."""
+    for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
+        try:
+            if "audio" in model.capabilities and not model.adapters:
+                return str(model.name)
+        except Error:
+            continue
+    return None

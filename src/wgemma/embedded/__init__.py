@@ -1,0 +1,15 @@
+"""The model that comes with wgemma: tiny, trained from scratch on a small world of its own (tools/tiny).
+
+It is there so that a machine without any model can do the real job at once. In a web page it is a download like any
+other, so this folder has no file there.
+"""
+
+from pathlib import Path
+
+NAME = "wgemma-tiny"
+_FILE = Path(__file__).parent / "wgemma-tiny.gguf"
+
+
+def embedded_model() -> Path | None:
+    """Where the embedded model lies; None where the package came without it."""
+    return _FILE if _FILE.is_file() else None

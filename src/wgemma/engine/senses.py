@@ -1,0 +1,268 @@
+"""Pictures and sounds as part of a sequence: each becomes a run of soft rows, numbers that stand for no token.
+
+The same content has the same numbers for as long as the model is loaded, so a prompt that brings it again begins with
+the same ids and is not computed again. Rows are made when a pass needs them and kept within a budget; what they are
+made from is kept, too, within another. A medium that has lost both must be sent again, as every chat does anyway.
+"""
+
+import hashlib
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from wgemma.engine.soft import runs
+from wgemma.engine.towers import Encoder
+from wgemma.errors import MediaError, SessionError
+from wgemma.files.images import Pixels, contents, image_format, read_image
+from wgemma.files.sounds import cuts, read_sound, sound_format
+from wgemma.model.decoder import SOFT
+from wgemma.text.parts import Content, content_of
+
+Rows = TypeVar("Rows")
+
+BUDGET = 280  # tokens of an image, unless its part says otherwise
+ROW_BYTES = 256 << 20  # of encoded media to keep
+CONTENT_BYTES = 256 << 20  # of pictures and sounds to keep, to encode them again
+MOST_MEDIA = 1 << 16
+MAX_ROWS = 1 << 11  # of one medium, in a saved chat
+
+
+@dataclass(slots=True, eq=False)
+class Medium(Generic[Rows]):
+    """A picture, or a piece of a sound: its rows have the numbers [first, first + count)."""
+
+    key: str
+    kind: Literal["image", "audio"]
+    first: int
+    count: int
+    budget: int = 0
+    content: "bytes | Pixels | array[float] | None" = None  # None: it must be sent again before it can be encoded
+    rows: Rows | None = None
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    @property
+    def content_bytes(self) -> int:
+        match self.content:
+            case Pixels(rgba=rgba):
+                return len(rgba)
+            case array():
+                return 4 * len(self.content)
+            case None:
+                return 0
+            case _:
+                return len(self.content)
+
+
+class Senses(Generic[Rows]):
+    """All media of one model."""
+
+    def __init__(self, towers: Encoder[Rows], width: int) -> None:
+        self.towers = towers
+        self.width = width
+        self._media: dict[str, Medium[Rows]] = {}  # by key, the least recently used first
+        self._firsts: list[int] = []  # rising, with `_in_order` beside it
+        self._in_order: list[Medium[Rows]] = []
+        self._files: dict[str, list[str]] = {}  # what a file with this hash became
+        self._next = SOFT
+
+    # -- numbers
+
+    def holds(self, number: int) -> bool:
+        """Whether this is the number of a soft row."""
+        return self._medium(number) is not None
+
+    def is_image(self, number: int) -> bool:
+        """Whether a row is an image's; of a medium that was forgotten it is assumed."""
+        medium = self._medium(number)
+        return medium is None or medium.kind == "image"
+
+    def _medium(self, number: int) -> Medium[Rows] | None:
+        at = bisect_right(self._firsts, number) - 1
+        found = self._in_order[at] if at >= 0 else None
+        return found if found is not None and number in found.numbers else None
+
+    def _register(self, key: str, kind: Literal["image", "audio"], count: int, budget: int = 0) -> Medium[Rows]:
+        """The medium with this key, which is now the most recently used one."""
+        medium = self._media.pop(key, None)
+        if medium is None:
+            medium = Medium(key, kind, self._next, count, budget)
+            self._next += count + 1  # between two media one number is left out: soft.runs
+            self._firsts.append(medium.first)
+            self._in_order.append(medium)
+        self._media[key] = medium
+        while len(self._media) > MOST_MEDIA:
+            self._forget(next(iter(self._media.values())))
+        return medium
+
+    def _forget(self, medium: Medium[Rows]) -> None:
+        self._drop_rows(medium)
+        del self._media[medium.key]
+        at = self._firsts.index(medium.first)
+        del self._firsts[at], self._in_order[at]
+
+    # -- what is sent
+
+    async def place(self, part: Mapping[str, Any]) -> list[Medium[Rows]]:
+        """The media of a message part: one for a picture, one for every 30 seconds of a sound."""
+        return await self.take(content_of(part))
+
+    async def take(self, content: Content) -> list[Medium[Rows]]:
+        """The media of a picture or a sound. One that came as a file is known by its bytes, before it is decoded."""
+        image = content.kind == "image"
+        budget = 0 if not image else BUDGET if content.budget is None else content.budget
+        source, name, digest = content.source, "", ""
+        if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
+            word, recognise = ("picture", image_format) if image else ("sound", sound_format)
+            name, source = contents(source, word, recognise)
+            name = content.name or name
+            digest = _hash(content.kind, budget, source)
+            known = [self._media[key] for key in self._files.get(digest, ()) if key in self._media]
+            if known and len(known) == len(self._files[digest]) and all(m.content is not None for m in known):
+                return [self._register(medium.key, medium.kind, medium.count) for medium in known]
+        try:
+            media = [self._see(source, budget)] if image else await self._hear(source)
+        except MediaError as error:
+            raise MediaError(_named(str(error), name)) from None
+        if digest:
+            self._files.pop(digest, None)
+            self._files[digest] = [medium.key for medium in media]
+            if len(self._files) > MOST_MEDIA:
+                del self._files[next(iter(self._files))]
+        self._make_room_for_contents()
+        return media
+
+    def _see(self, source: Any, budget: int) -> Medium[Rows]:
+        pixels = read_image(source)
+        count = self.towers.image_tokens(pixels, budget)
+        key = _hash("pixels", budget, f"{pixels.width}×{pixels.height}", pixels.rgba)
+        medium = self._register(key, "image", count, budget)
+        if medium.content is None:
+            # A file is smaller than its pixels.
+            medium.content = bytes(source) if isinstance(source, bytes | bytearray | memoryview) else pixels
+        return medium
+
+    async def _hear(self, source: Any) -> list[Medium[Rows]]:
+        samples = await self.samples(source)
+        media = []
+        for start, end in cuts(samples):
+            piece = samples[start:end]
+            count = self.towers.sound_tokens(len(piece))
+            if count:
+                medium = self._register(_hash("samples", 0, memoryview(piece).cast("B")), "audio", count)
+                medium.content = piece
+                media.append(medium)
+        if not media:
+            raise MediaError(f"the sound is too short: {len(samples)} samples at 16 kHz.")
+        return media
+
+    async def samples(self, source: Any) -> "array[float]":
+        """A sound as the tower takes it: 16 kHz, one channel."""
+        self.towers.sound_tokens(0)  # a model that cannot hear says so before anything is read
+        return await self.towers.resample(read_sound(source))
+
+    def _make_room_for_contents(self) -> None:
+        """Forgets what the least recently used media were made from, but never of the last one."""
+        held = [medium for medium in self._media.values() if medium.content is not None]
+        total = sum(medium.content_bytes for medium in held)
+        for medium in held[:-1]:
+            if total <= CONTENT_BYTES:
+                return
+            total -= medium.content_bytes
+            medium.content = None
+
+    # -- what is computed
+
+    async def rows(self, number: int) -> tuple[Rows, int]:
+        """The encoded medium that a soft row belongs to, and which of its rows that is."""
+        medium = self._medium(number)
+        if medium is None:
+            raise SessionError(f"{number} is no row of an image or a sound that this model knows.")
+        self._register(medium.key, medium.kind, medium.count)
+        if medium.rows is None:
+            medium.rows = await self._encode(medium)
+            self._make_room_for_rows(medium)
+        return medium.rows, number - medium.first
+
+    async def _encode(self, medium: Medium[Rows]) -> Rows:
+        content = medium.content
+        if content is None:
+            what = "an image" if medium.kind == "image" else "a sound"
+            raise SessionError(f"{what} of this chat is not held any more. Send it again with the messages.")
+        if isinstance(content, array):
+            return await self.towers.hear(content)
+        return await self.towers.see(read_image(content), medium.budget)
+
+    def _make_room_for_rows(self, latest: Medium[Rows]) -> None:
+        held = [medium for medium in self._media.values() if medium.rows is not None]
+        total = sum(4 * self.width * medium.count for medium in held)
+        for medium in held:
+            if total <= ROW_BYTES:
+                return
+            if medium is not latest:
+                total -= 4 * self.width * medium.count
+                self._drop_rows(medium)
+
+    def _drop_rows(self, medium: Medium[Rows]) -> None:
+        if medium.rows is not None:
+            self.towers.drop(medium.rows)
+            medium.rows = None
+
+    # -- life
+
+    def lose_rows(self) -> None:
+        """The device is gone, and all rows with it; they are made again when they are needed."""
+        for medium in self._media.values():
+            medium.rows = None
+
+    def free(self) -> None:
+        """Gives back what is encoded, and the towers."""
+        for medium in self._media.values():
+            self._drop_rows(medium)
+        self.towers.release()
+
+    # -- a chat in a file
+
+    def describe(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """The media of a sequence, for a saved chat."""
+        media = {self._medium(ids[start]) for start, _ in runs(ids)}
+        known = sorted((medium for medium in media if medium is not None), key=lambda medium: medium.first)
+        return [{name: getattr(m, name) for name in ("key", "kind", "first", "count", "budget")} for m in known]
+
+    def recognise(self, ids: Sequence[int], described: Iterable[Any]) -> list[int]:
+        """The ids of a saved chat with the numbers its media have here; a `ValueError` where they make no sense."""
+        numbers: dict[int, int] = {}
+        for entry in described:
+            key, kind, first, count, budget = (entry[name] for name in ("key", "kind", "first", "count", "budget"))
+            sound = isinstance(key, str) and kind in ("image", "audio")
+            whole = all(isinstance(number, int) for number in (first, count, budget))
+            if not sound or not whole or first < SOFT or not 0 < count <= MAX_ROWS:
+                raise ValueError
+            medium = self._register(key, kind, count, budget)
+            if medium.count != count:
+                raise ValueError
+            numbers |= zip(range(first, first + count), medium.numbers, strict=True)
+        try:
+            return [numbers[number] if number >= SOFT else number for number in ids]
+        except KeyError:
+            raise ValueError from None
+
+
+def _hash(kind: str, budget: int, *pieces: "str | bytes | memoryview") -> str:
+    digest = hashlib.sha256(f"{kind} {budget} ".encode())
+    for piece in pieces:
+        digest.update(piece.encode() if isinstance(piece, str) else piece)
+    return digest.hexdigest()
+
+
+def _named(sentence: str, name: str) -> str:
+    """A complaint about bytes, with the name of the file they came from."""
+    for anonymous in ("the picture", "the sound"):
+        if name and sentence.startswith(f"{anonymous} "):
+            return name + sentence.removeprefix(anonymous)
+    return sentence

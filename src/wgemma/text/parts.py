@@ -1,0 +1,104 @@
+"""A picture or a sound in a message: which kind it is, and where in the part its content lies.
+
+    {"type": "image", "image": …, "budget": 280}   a path, the bytes of a file, base64, a data: URL, an array, …
+    {"type": "audio", "audio": …, "rate": 16000}   likewise; the rate belongs to an array
+    {"type": …, "path": …} or "data" or "url"      a path, base64 or bytes, a data: or file: URL
+    {"type": "image_url", "image_url": {"url": "data:…"}}
+    {"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}
+
+The last two are OpenAI's and come over networks: they never name a file.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from wgemma.errors import TemplateError
+from wgemma.files.images import from_base64
+
+KINDS: dict[Any, Literal["image", "audio"]] = {
+    "image": "image",
+    "image_url": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+}
+WORDS = {"image": "picture", "audio": "sound"}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What `read_image` or `read_sound` takes, how many tokens a picture may become (None: as usual), and what to call
+    it when something is wrong with it."""
+
+    kind: Literal["image", "audio"]
+    source: Any
+    budget: int | None = None
+    name: str = ""
+
+
+def content_of(part: Mapping[str, Any]) -> Content:
+    """What a message part shows or lets hear."""
+    name = part.get("type")
+    if name == "video":
+        raise TemplateError("videos are not read. Send some of its frames as images, in their order.")
+    kind = KINDS[name]
+    budget = part.get("budget") if kind == "image" else None
+    if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
+        raise TemplateError(f"the budget of an image is {budget!r:.40}; it is a number of tokens, such as 280.")
+    if name == "image_url":
+        return Content(kind, _data_url(_inner(part, "image_url", "url"), kind), budget)
+    if name == "input_audio":
+        return Content(kind, _decoded(_inner(part, "input_audio", "data"), kind))
+    return Content(kind, _source(part, kind), budget, part["path"] if isinstance(part.get("path"), str) else "")
+
+
+def _source(part: Mapping[str, Any], kind: str) -> Any:
+    if part.get(kind) is not None:
+        source = part[kind]
+        if isinstance(source, Mapping):  # such as {"url": …}
+            return _source({"type": kind, **{key: source.get(key) for key in ("path", "data", "url")}}, kind)
+        return (source, part["rate"]) if kind == "audio" and "rate" in part else source
+    if isinstance(part.get("path"), str | os.PathLike):
+        return Path(part["path"])
+    if part.get("data") is not None:
+        return _decoded(part["data"], kind)
+    if isinstance(part.get("url"), str):
+        return file_of(part["url"]) or _data_url(part["url"], kind)
+    raise TemplateError(
+        f'a part of type "{kind}" holds none; write {{"type": "{kind}", "{kind}": a path or the bytes of a file}}.'
+    )
+
+
+def _inner(part: Mapping[str, Any], outer: str, key: str) -> Any:
+    value = part.get(outer)
+    found = value.get(key) if isinstance(value, Mapping) else value
+    if found is None:
+        raise TemplateError(f'a part of type "{outer}" holds nothing; write {{"{outer}": {{"{key}": …}}}}.')
+    return found
+
+
+def _data_url(url: Any, kind: str) -> bytes:
+    if not isinstance(url, str) or url[:5].lower() != "data:":
+        raise TemplateError(
+            f"a {WORDS[kind]} is not fetched from the web: {str(url)!r:.60} must be a data: URL. "
+            "Download it and send its bytes."
+        )
+    return from_base64(url, WORDS[kind])
+
+
+def _decoded(data: Any, kind: str) -> Any:
+    return from_base64(data, WORDS[kind]) if isinstance(data, str) else data
+
+
+def file_of(url: str) -> Path | None:
+    """The path a file: URL names, on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return Path(unquote(parts.path))

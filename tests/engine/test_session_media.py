@@ -1,0 +1,215 @@
+"""Sequences with images and sounds in them: what is computed together, what again, and what not."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from wgemma.engine.engine import Engine, Options
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.senses import Senses
+from wgemma.engine.session import Session
+from wgemma.errors import SettingsError
+from wgemma.files.gguf import Gguf
+from wgemma.files.images import Pixels
+from wgemma.files.sounds import Sound
+from wgemma.gpu.device import Buffer
+from wgemma.gpu.native import NativeDevice
+from wgemma.model.decoder import PAD, SOFT
+from wgemma.reference.decoder import Reference
+from wgemma.sync import iterate, run
+
+Floats = NDArray[np.float32]
+GREEDY = Sampling(temperature=0)
+
+
+class RandomTowers:
+    """Encodes a picture into as many random rows as its budget says, always the same ones."""
+
+    def __init__(self, device: NativeDevice, width: int) -> None:
+        self.device, self.width = device, width
+        self.encoded = 0
+
+    def image_tokens(self, pixels: Pixels, budget: int) -> int:
+        return budget
+
+    def sound_tokens(self, samples: int) -> int:
+        return samples // 640
+
+    def values(self, count: int) -> Floats:
+        return np.random.default_rng(count).standard_normal((count, self.width)).astype(np.float32)
+
+    async def see(self, pixels: Pixels, budget: int) -> Buffer:
+        return self._upload(self.values(budget))
+
+    async def hear(self, samples: Any) -> Buffer:
+        return self._upload(self.values(len(samples) // 640))
+
+    async def resample(self, sound: Sound) -> Any:
+        return sound.samples
+
+    def _upload(self, rows: Floats) -> Buffer:
+        self.encoded += 1
+        buffer = self.device.buffer(rows.nbytes, "rows")
+        self.device.write(buffer, 0, rows.tobytes())
+        return buffer
+
+    def drop(self, rows: Any) -> None:
+        self.device.free(rows)
+
+    def release(self) -> None:
+        pass
+
+
+class Setting:
+    """A session whose pictures are random rows, and what NumPy makes of the same sequence."""
+
+    def __init__(self, device: NativeDevice, path: Path, options: Options) -> None:
+        self.gguf = Gguf.open(path)
+        self.engine = run(Engine.load(device, self.gguf, options))
+        self.towers = RandomTowers(device, self.engine.config.width)
+        self.senses: Senses[Buffer] = Senses(self.towers, self.engine.config.width)
+        self.engine.senses = self.senses
+        self.session = Session(self.engine)
+
+    def image(self, tokens: int) -> list[int]:
+        part = {"type": "image", "image": Pixels(1, 1, b"abcd"), "budget": tokens}
+        (medium,) = run(self.senses.place(part))
+        return list(medium.numbers)
+
+    def logits(self, ids: list[int], chunks: tuple[int, ...] = ()) -> Floats:
+        parts = list(iterate(self.session.logits(ids, chunks)))
+        return np.frombuffer(b"".join(parts), np.float32).reshape(len(ids), -1)
+
+    def expected(self, ids: list[int], *images: tuple[int, int]) -> Floats:
+        """`images` are (start, count)."""
+        rows = {start: self.towers.values(count) for start, count in images}
+        spans = [(start, start + count) for start, count in images]
+        return Reference(self.gguf).logits(ids, embeddings=rows, spans=spans)
+
+    def greedy(self, ids: list[int], count: int = 4, marks: tuple[int, ...] = ()) -> list[int]:
+        return [token.id for token in iterate(self.session.generate(ids, GREEDY, count, marks))]
+
+
+@pytest.fixture
+def both_ways(shared: Path, gpu: NativeDevice) -> Iterator[Setting]:
+    """A model whose image rows see each other; a few hundred tokens slide its window many times."""
+    setting = Setting(gpu, shared / "models/tiny-31b-F16.gguf", Options(kv="f32", images=True))
+    yield setting
+    setting.session.free()
+    setting.senses.free()
+    setting.engine.free()
+
+
+@pytest.fixture
+def causal(shared: Path, gpu: NativeDevice) -> Iterator[Setting]:
+    setting = Setting(gpu, shared / "models/tiny-e2b-F16.gguf", Options(kv="f32", images=True))
+    yield setting
+    setting.session.free()
+    setting.senses.free()
+    setting.engine.free()
+
+
+def relative_error(ours: Floats, expected: Floats) -> float:
+    return float(np.max(np.linalg.norm(ours - expected, axis=-1) / np.linalg.norm(expected, axis=-1)))
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40, 600])
+def test_an_image_of_any_size_is_computed_whole(both_ways: Setting, tokens: int) -> None:
+    ids = [2, 300, 301, 302, *both_ways.image(tokens), 400, 401]
+    expected = both_ways.expected(ids, (4, tokens))
+    assert relative_error(both_ways.logits(ids), expected) < 5e-4
+    assert relative_error(both_ways.logits(ids, (2, 5, 5, 5)), expected) < 5e-4
+
+
+def test_the_largest_image_makes_room_once_and_short_prompts_go_on(both_ways: Setting) -> None:
+    small = [2, *range(300, 340)]
+    expected = both_ways.logits(small)
+    assert both_ways.engine.decoder.scratch.rows == 512
+    ids = [2, 300, *both_ways.image(1120), 400]
+    both_ways.greedy(ids, 2)
+    assert both_ways.engine.decoder.scratch.rows == 1152
+    assert relative_error(both_ways.logits(small), expected) < 1e-5
+
+
+def test_logits_of_more_rows_than_there_is_room_for_come_in_parts(
+    both_ways: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.engine.session.MANY_LOGITS", 40 * 4 * 1024)
+    ids = [2, 300, *both_ways.image(70), 400, 401]
+    assert relative_error(both_ways.logits(ids), both_ways.expected(ids, (2, 70))) < 5e-4
+
+
+def test_half_an_image_is_never_kept(both_ways: Setting) -> None:
+    image = both_ways.image(50)
+    whole = [2, *range(300, 310), *image, 400, 401, 402]
+    cut = [2, *range(300, 310), *image[:30], 400, 401, 402]  # its rows saw thirty others before, now twenty fewer
+    expected = both_ways.greedy(cut)
+    for before, after, reused in ((whole, cut, 11), (cut, whole, 11), (whole, whole, len(whole) - 1)):
+        both_ways.session.reset()
+        both_ways.greedy(before)
+        found = both_ways.greedy(after)
+        assert both_ways.session.reused == reused
+        assert after is not cut or found == expected
+
+
+def test_a_mark_inside_an_image_moves_before_it(both_ways: Setting) -> None:
+    ids = [2, *range(300, 310), *both_ways.image(50), 400, 401]
+    both_ways.greedy(ids, marks=(20,))
+    assert [checkpoint.position for checkpoint in both_ways.session.checkpoints] == [11]
+
+
+def test_a_chat_goes_on_after_its_image_without_seeing_it_again(both_ways: Setting) -> None:
+    ids = [2, 300, *both_ways.image(280), 400, 401]
+    reply = both_ways.greedy(ids)
+    both_ways.greedy([*ids, *reply, 500, 501])
+    assert both_ways.session.reused >= len(ids) + len(reply) - 1
+    assert both_ways.towers.encoded == 1
+
+
+def test_a_causal_model_keeps_every_row_it_can(causal: Setting) -> None:
+    image = causal.image(50)
+    causal.greedy([2, 300, *image, 400, 401])
+    ids = [2, 300, *image[:30], 400, 401]
+    found = causal.greedy(ids)
+    assert causal.session.reused == 32
+    causal.session.reset()
+    assert causal.greedy(ids) == found
+
+
+def test_a_causal_model_cuts_an_image_wherever_it_likes(causal: Setting) -> None:
+    ids = [2, 300, *causal.image(600), 400]
+    assert relative_error(causal.logits(ids, (7, 100, 3)), causal.expected(ids, (2, 600))) < 5e-4
+    assert causal.engine.decoder.scratch.rows == 512
+
+
+def test_penalties_know_tokens_only(causal: Setting, gpu: NativeDevice) -> None:
+    ids = [2, 300, *causal.image(5), 400]
+    run(causal.session.prefill([*ids, 0]))
+    data = run(gpu.read(causal.session.history, 0, 4 * len(ids)))
+    assert struct.unpack(f"<{len(ids)}I", data) == (2, 300, *[PAD] * 5, 400)
+    penalised = Sampling(temperature=0, repeat_penalty=1.5, repeat_last_n=-1)
+    assert [token.id for token in iterate(causal.session.generate(ids, penalised, 3))]
+
+
+def test_a_fork_shares_an_image(both_ways: Setting) -> None:
+    ids = [2, 300, *both_ways.image(40), 400, 401]
+    expected = both_ways.greedy(ids, 6)
+    twin = both_ways.session.fork()
+    assert [token.id for token in iterate(twin.generate([*ids, *expected[:2]], GREEDY, 4))] == expected[2:]
+    assert twin.reused >= len(ids)
+    twin.free()
+
+
+def test_numbers_nobody_gave_out_are_refused(causal: Setting) -> None:
+    with pytest.raises(SettingsError, match=f"{SOFT} is not a token id"):
+        causal.greedy([2, SOFT, 3])
+    image = causal.image(5)
+    with pytest.raises(SettingsError, match="is not a token id"):
+        causal.greedy([2, *image, image[-1] + 1, 3])
+    with pytest.raises(SettingsError, match="the token that closes it must follow"):
+        causal.greedy([2, *image])
