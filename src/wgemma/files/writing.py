@@ -1,0 +1,87 @@
+"""Writes GGUF files: metadata and tensors, laid out as every reader expects them."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wgemma.files.quants import BY_NAME
+
+ALIGNMENT = 32
+_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class NewTensor:
+    """A tensor to write: its type, its shape with the contiguous dimension first, and its blocks."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
+def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor]) -> None:
+    """A whole file; keys are sorted, tensors stay in their order."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    head += [_string(key) + _value(metadata[key]) for key in sorted(metadata)]
+    offset = 0
+    for name, tensor in tensors.items():
+        expected = _nbytes(tensor)
+        if len(tensor.data) != expected:
+            raise ValueError(f"{name} has {len(tensor.data)} bytes, its shape and type take {expected}")
+        shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        head.append(_string(name) + shape + struct.pack("<IQ", BY_NAME[tensor.type].id, offset))
+        offset += _padded(expected)
+    with path.open("wb") as file:
+        header = b"".join(head)
+        file.write(header + bytes(_padded(len(header)) - len(header)))
+        for tensor in tensors.values():
+            file.write(tensor.data)
+            file.write(bytes(_padded(len(tensor.data)) - len(tensor.data)))
+
+
+def _nbytes(tensor: NewTensor) -> int:
+    rows = 1
+    for size in tensor.shape[1:]:
+        rows *= size
+    return rows * BY_NAME[tensor.type].row_nbytes(tensor.shape[0])
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    """A value behind its type; whole numbers are u32 alone and i32 in arrays, as the published files have them."""
+    match value:
+        case bool():
+            return struct.pack("<I?", _BOOL, value)
+        case int():
+            return struct.pack("<II", _U32, value)
+        case float():
+            return struct.pack("<If", _F32, value)
+        case str():
+            return struct.pack("<I", _STRING) + _string(value)
+        case Sequence():
+            return struct.pack("<I", _ARRAY) + _array(value)
+        case _:
+            raise TypeError(f"a GGUF holds no {type(value).__name__}")
+
+
+def _array(values: Sequence[Any]) -> bytes:
+    count = struct.pack("<Q", len(values))
+    match values[0]:
+        case bool():
+            return struct.pack("<I", _BOOL) + count + struct.pack(f"<{len(values)}?", *values)
+        case int():
+            return struct.pack("<I", _I32) + count + struct.pack(f"<{len(values)}i", *values)
+        case float():
+            return struct.pack("<I", _F32) + count + struct.pack(f"<{len(values)}f", *values)
+        case _:
+            return struct.pack("<I", _STRING) + count + b"".join(map(_string, values))
