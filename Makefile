@@ -1,12 +1,14 @@
-# Two commands are all there is to know: `make chat` and `make test`.
+# Three commands are all there is to know: `make chat`, `make app` and `make test`.
 
 BIN := .venv/bin
 PYTHON ?= python3
+PYODIDE := src/wgemma/web/pyodide/NOTICE.txt
 
-.PHONY: help chat test test-all lint fuzz
+.PHONY: help chat app test test-all lint fuzz screenshots
 
 help:
 	@echo "make chat      set up, then chat with the default model"
+	@echo "make app       set up, then serve the web page"
 	@echo "make test      set up, then lint and run the tests"
 	@echo "make test-all  the same, with the slow tests"
 	@echo "make fuzz      throw mutated files at the readers (SEED=1 COUNT=200000)"
@@ -17,21 +19,33 @@ chat: .venv/.run
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; $(BIN)/wgemma run; \
 	else echo "Hello! What can you do?" | $(BIN)/wgemma run --max-tokens 128; fi
 
-test: lint
+app: .venv/.run $(PYODIDE)
+	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
+
+test: lint $(PYODIDE)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: lint
+test-all: lint $(PYODIDE)
 	$(BIN)/python -m pytest
 
 lint: .venv/.dev
-	$(BIN)/ruff check src tests bench tools
-	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/ruff check src tests bench tools hatch_build.py
+	$(BIN)/ruff format --check src tests bench tools hatch_build.py
 	$(BIN)/mypy src
 
 SEED ?= 1
 COUNT ?= 200000
 fuzz: .venv/.dev
 	$(BIN)/python tests/gguf_fuzzer.py --seed $(SEED) --count $(COUNT)
+
+# The pictures in the README.
+screenshots: .venv/.dev $(PYODIDE)
+	$(BIN)/python tools/screenshots.py
+
+# Python for the page: in wheels it is inside, in a clone it is fetched.
+$(PYODIDE): tools/fetch_pyodide.py | .venv/.run
+	@$(BIN)/python tools/fetch_pyodide.py
+	@touch $@
 
 # What users need, and what makers need on top. The stamps make the second time quick.
 .venv/.run: pyproject.toml tools/setup.sh tools/find_adapter.py

@@ -40,6 +40,7 @@ class FakeDevice:
         self.limits = limits
         self.features = frozenset[str]()
         self.subgroup_size = 1
+        self.compact = False
         self.allocated = 0
         self.kernels: dict[Any, FakeKernel] = {}
 
@@ -70,6 +71,9 @@ class FakeDevice:
 
     def program(self, commands: Sequence[Command], label: str) -> FakeProgram:
         return FakeProgram()
+
+    async def confirm(self) -> None:
+        pass
 
     async def wait(self) -> None:
         pass

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fills .venv with what the given requirement asks for, and sees to it that there is a WebGPU adapter.
+# Fills .venv with what the given requirement asks for, and sees to it that there is a WebGPU adapter; for makers, also
+# that there is a browser for the tests of the page, and wheels for those of the package.
 # Usage: tools/setup.sh PYTHON REQUIREMENT     (called by the Makefile)
 set -e
 python=$1
@@ -35,3 +36,16 @@ if ! .venv/bin/python tools/find_adapter.py; then
         echo "until then the NumPy reference device is used."
     fi
 fi
+
+case $requirement in *dev*) ;; *) exit 0 ;; esac
+if ! command -v chromium >/dev/null; then
+    if may_install; then
+        echo "Installing chromium for the tests of the page …"
+        install chromium
+    else
+        echo "The tests of the page need Chromium: install your system's package \`chromium\`." >&2
+    fi
+fi
+# What the wheel depends on, so that tests/test_wheel.py can install it into a clean place without asking the network.
+.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' |
+    .venv/bin/pip download --quiet --disable-pip-version-check --only-binary :all: --dest .venv/wheels --requirement /dev/stdin

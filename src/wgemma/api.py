@@ -84,6 +84,20 @@ async def aload(
     with ExitStack() as unless_loaded:
         paths = [_on_disk(file, progress) for file in (files.model, *beside)]
         opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
+        model = await assemble(files, opened, device, options, progress)
+        unless_loaded.pop_all()
+        return model
+
+
+async def assemble(
+    files: ModelFiles,
+    opened: Sequence[Gguf],
+    device: Device | str | None,
+    options: Options,
+    progress: Callable[[int], None] = lambda nbytes: None,
+) -> "Model":
+    """The model in open files, its own and then its projectors'; they stay open when it fails."""
+    with ExitStack() as unless_loaded:
         try:
             backend = await _backend(device, files.name, opened, options, progress)
             unless_loaded.callback(backend.close)
@@ -127,10 +141,12 @@ async def _backend(
         await prepare(opened, config, gguf.tensors, options)
         engine = await Engine.load(opened, gguf, options, progress)
         try:
-            return GpuBackend(opened, engine, towers, owned=opened is not device)
+            backend = GpuBackend(opened, engine, towers, owned=opened is not device)
+            await opened.confirm()
         except OutOfMemory:
             engine.free()
             raise
+        return backend
     except BaseException:
         if opened is not device:
             opened.close()
@@ -198,7 +214,7 @@ class Model:
         sampling = self._sampling(settings)
         limit = self._limit(max_tokens)
         async with self._turns.take():
-            ids = self._replies.encode(self.tokenizer, pieces, [await self._place(content) for content in shown])
+            ids = self._replies.encode(self.tokenizer, pieces, await self._place(shown))
             async with aclosing(reply.parts(ids, sampling, limit)) as parts:
                 async for part in parts:
                     yield part
@@ -309,11 +325,15 @@ class Model:
         content = content_of(part)
         self._check_open()
         async with self._turns.take():
-            return await self._place(content)
+            return (await self._place([content]))[0]
 
-    async def _place(self, content: Content) -> list[int]:
-        begin, end = (self.tokenizer.id(text) for text in ENCLOSING[content.kind])
-        return [i for medium in await self.backend.place(content) for i in (begin, *medium.numbers, end)]
+    async def _place(self, contents: Sequence[Content]) -> list[list[int]]:
+        """For each picture and sound, the ids that stand for it."""
+        placed = []
+        for content, media in zip(contents, await self.backend.place(contents), strict=True):
+            begin, end = (self.tokenizer.id(text) for text in ENCLOSING[content.kind])
+            placed.append([i for medium in media for i in (begin, *medium.numbers, end)])
+        return placed
 
     def release_towers(self) -> None:
         """Gives back the memory of the vision and audio towers; the next image or sound loads them again."""
@@ -325,13 +345,13 @@ class Model:
         """The logits after every one of `ids`, soft-capped: [len(ids), vocab]. `chunks` sets the passes' sizes."""
         import numpy as np
 
+        return np.frombuffer(run(self.logit_bytes(ids, chunks)), np.float32).reshape(len(ids), -1)
+
+    async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> bytes:
+        """The same as plain bytes, for code that runs in an event loop or without NumPy."""
         self._check_open()
-
-        async def collect() -> bytes:
-            async with self._turns.take():
-                return b"".join([part async for part in self.backend.logits(list(ids), chunks)])
-
-        return np.frombuffer(run(collect()), np.float32).reshape(len(ids), -1)
+        async with self._turns.take():
+            return b"".join([part async for part in self.backend.logits(list(ids), chunks)])
 
     # -- settings
 

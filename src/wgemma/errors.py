@@ -9,6 +9,10 @@ class GgufError(Error):
     """A file is not the GGUF it should be. The message carries the byte offset and the reason."""
 
 
+class CutOff(GgufError):
+    """A GGUF that ends before its own header says it should."""
+
+
 class SourceError(Error):
     """Bytes could not be had: a missing file, a server that does not answer, a range outside the file."""
 

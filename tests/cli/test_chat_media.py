@@ -53,7 +53,7 @@ def test_what_is_no_path_of_a_picture_or_sound_stays(folder: Path, monkeypatch: 
         "",
     ):
         assert find(line) == (line, [])
-    assert find("and ./cat.png?") == ("and ./cat.png?", [])
+    assert find("and ./cat.png?") == ("and", [Path("cat.png")])
     assert find("and ./cat.png ?") == ("and ?", [Path("cat.png")])
 
 

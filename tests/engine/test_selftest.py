@@ -249,7 +249,7 @@ def test_a_device_that_is_opened_again_keeps_its_plain_kernels(fresh: Callable[[
     count = device.kernel("clear")
     device.distrust(["clear"])
     assert device.kernel("clear") is not count
-    again = device.reopen()
+    again = run(device.reopen())
     assert again.plain("clear") and not again.plain("tile")
     again.close()
 
@@ -319,7 +319,7 @@ def test_where_nothing_can_be_written_the_test_is_run_each_time(
 
 def test_old_verdicts_give_way_to_new_ones(verdicts: Path) -> None:
     for number in range(selftest.MOST_VERDICTS + 5):
-        selftest._remember(f"adapter {number}", ["tile"])
+        run(selftest._remember(f"adapter {number}", ["tile"]))
     kept = json.loads(verdicts.read_text())
     assert len(kept) == selftest.MOST_VERDICTS and "adapter 0" not in kept
-    assert selftest._recall("adapter 50") == ["tile"]
+    assert run(selftest._read())["adapter 50"] == ["tile"]

@@ -22,6 +22,7 @@ from wgemma.gpu.native import NativeDevice
 from wgemma.model.decoder import PAD, SOFT
 from wgemma.reference.decoder import Reference
 from wgemma.sync import iterate, run
+from wgemma.text.parts import content_of
 
 Floats = NDArray[np.float32]
 GREEDY = Sampling(temperature=0)
@@ -29,6 +30,9 @@ GREEDY = Sampling(temperature=0)
 
 class RandomTowers:
     """Encodes a picture into as many random rows as its budget says, always the same ones."""
+
+    def require(self, kind: str) -> None:
+        pass
 
     def __init__(self, device: NativeDevice, width: int) -> None:
         self.device, self.width = device, width
@@ -78,7 +82,7 @@ class Setting:
 
     def image(self, tokens: int) -> list[int]:
         part = {"type": "image", "image": Pixels(1, 1, b"abcd"), "budget": tokens}
-        (medium,) = run(self.senses.place(part))
+        (medium,) = run(self.senses.take(content_of(part)))
         return list(medium.numbers)
 
     def logits(self, ids: list[int], chunks: tuple[int, ...] = ()) -> Floats:

@@ -203,6 +203,8 @@ def test_a_sound_is_the_same_from_everywhere(tmp_path: Path) -> None:
     expected = read_sound(data)
     assert all(read_sound(source) == expected for source in sources)
     assert read_sound(expected) is expected
+    with pytest.raises(MediaError, match="holds NaN or Inf"):
+        read_sound(Sound(16_000, 1, array("f", [0.0, float("nan")])))
 
 
 def test_arrays_keep_their_channels_and_rate() -> None:

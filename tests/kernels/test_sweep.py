@@ -132,6 +132,11 @@ BROKEN = [
     ("clipped", "clipped", "(i ^ column)", "i"),
     ("clipped", "clipped", "bias[params.first + n]", "0.0"),
     ("clipped", "clipped", "max(part, vec4<f32>(params.x_min))", "part"),
+    ("direct", "direct", "min(4u, params.rows - first)", "4u"),
+    ("direct", "direct", "bias[params.first + n]", "0.0"),
+    ("direct", "direct", "let first = expert * params.n;", "let first = 0u;"),
+    ("direct", "direct", "weights[each] * product", "product"),
+    ("vision_direct", "vision_direct", "sums[i] * shrink", "sums[i]"),
 ]
 
 

@@ -15,6 +15,7 @@ from gguf_writer import write_gguf
 from wgemma.errors import ModelError, OutOfMemory
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels, read_image
+from wgemma.files.sources import NativeSource
 from wgemma.gpu.native import NativeDevice
 from wgemma.model import picture
 from wgemma.model.picture import bands, needed, resized
@@ -426,7 +427,7 @@ def test_a_damaged_tower_leaves_nothing_on_the_gpu(header: Opener, gpu: NativeDe
     )
     source = gguf.source
 
-    class Damaged:
+    class Damaged(NativeSource):
         name, size, first_read, close = source.name, source.size, source.first_read, source.close
 
         async def read(self, offset: int, length: int) -> bytes:

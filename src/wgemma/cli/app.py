@@ -1,11 +1,13 @@
 """`wgemma app`: the page, served to this machine's browser, or written out as a static site."""
 
 import argparse
+import errno
 import os
 import socket
 import sys
 import webbrowser
-from ipaddress import ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from wgemma.cli.output import human_bytes
@@ -21,7 +23,14 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--host", default="127.0.0.1", metavar="H", help="the address to listen on (default: 127.0.0.1)")
     verb.add_argument("--open", action=argparse.BooleanOptionalAction, help="open the page in the browser")
     verb.add_argument("--export", type=Path, metavar="DIR", help="write a static site to DIR instead of serving")
-    verb.add_argument("--with", dest="extra", action="append", default=[], metavar="MODEL", help="with --export: put this model into it too")
+    verb.add_argument(
+        "--with",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="with --export: put this model into it too",
+    )
     verb.set_defaults(do=app)
 
 
@@ -51,41 +60,33 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import uvicorn
-
-    from wgemma.web.server import make_app
+    from wgemma.web.server import make_app, serve
 
     application = make_app(() if _is_address(options.host) else (options.host,))
     listening = _listen(options.host, options.port)
-    host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    host, port = ip_address(listening.getsockname()[0]), listening.getsockname()[1]
     if options.port is None and port != PORT:
         print(f"Port {PORT} is taken. Chats are kept per address: those of the usual one are not shown here.")
-    if not ip_address(host).is_loopback:
+    if not host.is_loopback:
         print(
             "wgemma: whoever reaches this machine can read these models; and browsers give pages a GPU over https or "
             "on their own machine only.",
             file=sys.stderr,
         )
-    print(f"wgemma is at {address} (Ctrl-C ends it)", flush=True)
-    if options.open or (options.open is None and _has_screen()):
-        webbrowser.open(address)
-    config = uvicorn.Config(
-        application,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:
-        print()  # the usual way out, not a mistake
+    address = _address(host, port)
+    with suppress(KeyboardInterrupt):  # the usual way out, not a mistake
+        print(f"wgemma is at {address} (Ctrl-C ends it)", flush=True)
+        if options.open or (options.open is None and _has_screen()):
+            webbrowser.open(address)
+        serve(application, listening)
     return 0
+
+
+def _address(host: IPv4Address | IPv6Address, port: int) -> str:
+    """What to type into the browser of this machine; "all addresses" is none."""
+    if host.is_unspecified:
+        host = ip_address("127.0.0.1" if host.version == 4 else "::1")
+    return f"http://{host if host.version == 4 else f'[{host}]'}:{port}/"
 
 
 def _is_address(host: str) -> bool:
@@ -102,14 +103,16 @@ def _listen(host: str, port: int | None) -> socket.socket:
         family, *_, (found, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         raise Error(f"--host {host}: there is no such address. 127.0.0.1 is this machine.") from None
+    trouble = OSError()
     for candidate in (port,) if port is not None else (*range(PORT, PORT + TRIES), 0):
         try:
             return socket.create_server((str(found), candidate), family=family, backlog=128)
         except OSError as error:
             trouble = error
-    if port is None or trouble.errno is None:
-        raise Error(f"{host} cannot be listened on: {trouble.strerror}.")
-    raise Error(f"port {port} of {host} cannot be had: {os.strerror(trouble.errno)}. Choose another --port, or none.")
+    if trouble.errno == errno.EADDRNOTAVAIL:
+        raise Error(f"--host {host} is not an address of this machine. 127.0.0.1 always is.")
+    why = "another program has it" if trouble.errno == errno.EADDRINUSE else trouble.strerror
+    raise Error(f"port {port} of {host} cannot be had: {why}. Choose another --port, or leave it out.")
 
 
 def _has_screen() -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from wgemma.errors import MediaError
-from wgemma.files.images import contents, image_format
-from wgemma.files.sounds import sound_format
+from wgemma.files.images import check_picture, contents, image_format
+from wgemma.files.sounds import check_sound, sound_format
 from wgemma.text.parts import file_of
 
 Content: TypeAlias = str | list[dict[str, Any]]  # of a message
@@ -26,14 +26,15 @@ def attach(path: str | Path, kind: str | None = None, budget: int | None = None)
     """The file as a message part; `kind` is what the user says it is, None what its bytes say."""
     where = Path(path).expanduser()
     word, recognise = ("sound", sound_format) if kind == "audio" else ("picture", image_format)
-    data = bytes(contents(where, word, recognise)[1])
+    name, view = contents(where, word, recognise)
     if kind is None:
-        kind = "image" if image_format(data) else "audio" if sound_format(data) else None
+        kind = "image" if image_format(view) else "audio" if sound_format(view) else None
     if kind is None:
         raise MediaError(
             f"{path} is neither a picture nor a sound. Give a PNG, JPEG, WebP, GIF, WAV, MP3, FLAC or Ogg."
         )
-    part = {"type": kind, kind: data, "path": str(where.absolute())}
+    (check_sound if kind == "audio" else check_picture)(name, view)
+    part = {"type": kind, kind: bytes(view), "path": str(where.absolute())}
     return part | {"budget": budget} if budget is not None and kind == "image" else part
 
 
@@ -58,11 +59,14 @@ def _path(word: re.Match[str]) -> Path | None:
     text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
     if not quoted and not any(slash in text for slash in "/\\"):
         return None
-    try:
-        path = file_of(text) or Path(text).expanduser()
-        return path if path.suffix.lower() in SUFFIXES and path.is_file() else None
-    except (OSError, RuntimeError, ValueError):
-        return None
+    for candidate in (text, text.rstrip("?.,;:!)")):  # "what is in /tmp/cat.png?"
+        try:
+            path = file_of(candidate) or Path(candidate).expanduser()
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                return path
+        except (OSError, RuntimeError, ValueError):
+            return None
+    return None
 
 
 def message(text: str, media: Sequence[dict[str, Any]]) -> Content:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from wgemma.api import Part
 from wgemma.cli.chat_answer import Reply, answer
@@ -42,7 +43,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def transcribe(options: argparse.Namespace) -> int:
-    sound = read_sound(options.file)  # a file that is no sound is told before a model is loaded
+    sound = read_sound(Path(options.file))  # a file that is no sound is told before a model is loaded
     target = options.model or hearing_model() or NAME
     opened = open_model(target, options, quiet=options.json)
     pieces, start, reason = list[Piece](), 0.0, None

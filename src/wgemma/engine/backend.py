@@ -35,11 +35,16 @@ class Backend(Protocol):
     @property
     def reused(self) -> int: ...
     def generate(
-        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        marks: Sequence[int] = (),
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[Token, None]: ...
     def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]: ...
-    async def place(self, content: Content) -> Sequence[Medium[Any]]:
-        """What a picture or a sound becomes in a sequence."""
+    async def place(self, contents: Sequence[Content]) -> Sequence[Sequence[Medium[Any]]]:
+        """What the pictures and sounds of a prompt become in its sequence."""
         ...
 
     async def encode(self, content: Content) -> bytes:
@@ -80,14 +85,20 @@ class GpuBackend:
         return self.session.reused
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        marks: Sequence[int] = (),
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[Token, None]:
         given: list[int] = []
         sampling = sampling.settled()
         for attempt in range(REBUILDS + 1):
             try:
                 rest = max_tokens - len(given)
-                async with aclosing(self.session.generate([*ids, *given], sampling, rest, marks)) as tokens:
+                prompt = [*ids, *given]
+                async with aclosing(self.session.generate(prompt, sampling, rest, marks, cancelled)) as tokens:
                     async for token in tokens:
                         given.append(token.id)
                         yield token
@@ -108,8 +119,8 @@ class GpuBackend:
         for part in await self._in_spite_of_loss(collect):
             yield part
 
-    async def place(self, content: Content) -> list[Medium[Buffer]]:
-        return await self._in_spite_of_loss(lambda: self.senses.take(content))
+    async def place(self, contents: Sequence[Content]) -> list[list[Medium[Buffer]]]:
+        return await self._in_spite_of_loss(lambda: self.senses.place(contents))
 
     async def encode(self, content: Content) -> bytes:
         async def rows() -> bytes:
@@ -142,6 +153,7 @@ class GpuBackend:
         self.engine = await Engine.load(self.device, old.gguf, old.options)
         self.engine.senses = self.senses
         self.session = Session(self.engine)
+        await self.device.confirm()
 
     def release_towers(self) -> None:
         self.towers.release()

@@ -141,6 +141,7 @@ class Engine:
         """The engine around weights that are loaded; they go when it cannot be made."""
         try:
             engine = cls(device, gguf, config, options, weights)
+            await device.confirm()
         except BaseException:
             for buffer in weights.buffers:
                 device.free(buffer)

@@ -1,7 +1,7 @@
 """The backend of last resort: the NumPy reference, for machines without any adapter. Slow, and right."""
 
 from array import array
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -68,7 +68,12 @@ class ReferenceBackend:
         self._ids: list[int] = []
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        marks: Sequence[int] = (),
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[Token, None]:
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
         # Of an image whose rows see each other nothing is worth keeping but the whole.
@@ -80,6 +85,8 @@ class ReferenceBackend:
         past, fresh = list(ids), list(ids[common:])
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
         for _ in range(min(max_tokens, self.context - len(ids))):
+            if cancelled():
+                return
             embeddings, spans = await self._soft(fresh)
             logits = self._model.step(fresh, embeddings=embeddings, spans=spans)[-1]
             self._ids += fresh
@@ -123,8 +130,8 @@ class ReferenceBackend:
         embeddings, spans = await self._soft(ids)
         yield self._model.logits(list(ids), embeddings=embeddings, spans=spans).astype(np.float32).tobytes()
 
-    async def place(self, content: Content) -> list[Medium[Floats]]:
-        return await self.senses.take(content)
+    async def place(self, contents: Sequence[Content]) -> list[list[Medium[Floats]]]:
+        return await self.senses.place(contents)
 
     async def encode(self, content: Content) -> bytes:
         encoded = [await self.senses.rows(medium.first) for medium in await self.senses.take(content)]

@@ -66,7 +66,7 @@ class Reply:
             while not reason:
                 room = limit - len(self.generated)
                 places = marks(self.tokenizer, ids)
-                tokens = self.backend.generate(ids + self.generated, sampling, room, places)
+                tokens = self.backend.generate(ids + self.generated, sampling, room, places, self._cancelled)
                 async with aclosing(tokens):
                     reason = "length"
                     async for token in tokens:
@@ -77,6 +77,8 @@ class Reply:
                         if reason:
                             break
                         reason = "length"
+                if reason == "length" and self._cancelled():  # before the first token, or with the last
+                    reason = "cancelled"
                 if reason == "budget":
                     forced = self.tokenizer.encode("\n<channel|>", special=True)
                     room = min(limit, self.backend.context - len(ids)) - len(self.generated)
@@ -90,6 +92,9 @@ class Reply:
         ended: Any = "tool" if self.called else reason
         yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
 
+    def _cancelled(self) -> bool:
+        return self.cancel is not None and self.cancel.is_set()
+
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """What a token brings, and why the reply ends with it, if it does; "budget" ends only the thought."""
         if token.id in self.tokenizer.stop_ids:
@@ -98,7 +103,7 @@ class Reply:
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
-        if self.cancel is not None and self.cancel.is_set():
+        if self._cancelled():
             return "cancelled", parts
         over = self.budget is not None and self.in_thought and len(self.generated) >= self.budget
         return "budget" if over else "", parts

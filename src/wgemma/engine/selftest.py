@@ -1,6 +1,7 @@
 """Whether this GPU computes right: the kernels a model is about to use, on small problems with stored answers.
 
-A kernel that is wrong falls back to its plain variant, and the verdict is remembered per adapter, driver and version.
+A kernel that is wrong falls back to its plain variant, and the verdict is remembered per adapter, driver and version:
+in a file beside the downloaded models, or wherever the `keeper` of a home without such a place puts it.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 from wgemma.engine.engine import Options
 from wgemma.engine.problems import HEAD_SIZES, Problem, answers, problems_of
@@ -33,7 +35,7 @@ async def prepare(device: Device, config: Config, tensors: Mapping[str, Tensor],
         return  # no kernel can do that: loading will say so
     wanted = problems_of(config, tensors)
     key = _key(device, wanted, options.kv)
-    known = _recall(key)
+    known = (await _read()).get(key)
     if known is not None:
         device.distrust(known)
         return
@@ -55,7 +57,7 @@ async def prepare(device: Device, config: Config, tensors: Mapping[str, Tensor],
             _listed(wrong),
         )
     if untouched:  # or the verdict would be about plain kernels only
-        _remember(key, wrong)
+        await _remember(key, wrong)
 
 
 def _listed(kernels: Iterable[str]) -> str:
@@ -114,22 +116,52 @@ def _key(device: Device, wanted: Sequence[Problem], kv: str) -> str:
     return " | ".join((*adapter, f"wgemma {__version__}", shaders.hexdigest()[:16], asked.hexdigest()[:16]))
 
 
-def _verdicts() -> Path | None:
-    """The file they are kept in, beside the downloaded models; None where there is no such place."""
-    from wgemma.files.download import cache_folder
+class Keeper(Protocol):
+    """Who keeps the verdicts between runs, as one text; what cannot be read or written is nobody's trouble."""
 
+    async def read(self) -> str | bytes: ...
+    async def write(self, text: str) -> None: ...
+
+
+class FileKeeper:
+    """In a file beside the downloaded models, written all at once or not at all."""
+
+    async def read(self) -> bytes:
+        path = self._path()
+        try:
+            return path.read_bytes() if path else b""
+        except OSError:
+            return b""
+
+    async def write(self, text: str) -> None:
+        path = self._path()
+        if path is None:
+            return
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text)
+            draft.replace(path)
+        except OSError as trouble:
+            log.debug("the verdict is not remembered: %s", trouble)
+
+    def _path(self) -> Path | None:
+        from wgemma.files.download import cache_folder
+
+        try:
+            return cache_folder().parent / "verdicts.json"
+        except SourceError:
+            return None
+
+
+keeper: Keeper = FileKeeper()
+
+
+async def _read() -> dict[str, list[str]]:
+    """All verdicts: by key, the kernels that must be plain. What cannot be understood says nothing."""
     try:
-        return cache_folder().parent / "verdicts.json"
-    except SourceError:
-        return None
-
-
-def _read() -> dict[str, list[str]]:
-    """All verdicts: by key, the kernels that must be plain. A file that cannot be read or understood says nothing."""
-    path = _verdicts()
-    try:
-        told = json.loads(path.read_bytes()) if path else {}
-    except (OSError, ValueError, RecursionError):
+        told = json.loads(await keeper.read() or "{}")
+    except (ValueError, RecursionError):
         return {}
     good = isinstance(told, dict) and all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in told.values()
@@ -137,20 +169,6 @@ def _read() -> dict[str, list[str]]:
     return told if good else {}
 
 
-def _recall(key: str) -> list[str] | None:
-    return _read().get(key)
-
-
-def _remember(key: str, wrong: Iterable[str]) -> None:
-    """Writes the verdict down, all at once or not at all; where that cannot be, the next run tests again."""
-    path = _verdicts()
-    if path is None:
-        return
-    kept = {**_read(), key: sorted(wrong)}
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(dict(list(kept.items())[-MOST_VERDICTS:]), indent=1))
-        draft.replace(path)
-    except OSError as trouble:
-        log.debug("the verdict is not remembered: %s", trouble)
+async def _remember(key: str, wrong: Iterable[str]) -> None:
+    kept = {**await _read(), key: sorted(wrong)}
+    await keeper.write(json.dumps(dict(list(kept.items())[-MOST_VERDICTS:]), indent=1))

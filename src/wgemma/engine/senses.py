@@ -9,17 +9,18 @@ import hashlib
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from wgemma.engine.soft import runs
 from wgemma.engine.towers import Encoder
 from wgemma.errors import MediaError, SessionError
-from wgemma.files.images import Pixels, contents, image_format, read_image
-from wgemma.files.sounds import cuts, read_sound, sound_format
+from wgemma.files.images import Pixels, check_picture, contents, image_format, read_image
+from wgemma.files.sounds import check_sound, cuts, read_sound, sound_format
 from wgemma.model.decoder import SOFT
-from wgemma.text.parts import Content, content_of
+from wgemma.model.vision_config import BUDGETS
+from wgemma.text.parts import Content
 
 Rows = TypeVar("Rows")
 
@@ -49,8 +50,8 @@ class Medium(Generic[Rows]):
     @property
     def content_bytes(self) -> int:
         match self.content:
-            case Pixels(rgba=rgba):
-                return len(rgba)
+            case Pixels():
+                return self.content.nbytes
             case array():
                 return 4 * len(self.content)
             case None:
@@ -69,6 +70,7 @@ class Senses(Generic[Rows]):
         self._firsts: list[int] = []  # rising, with `_in_order` beside it
         self._in_order: list[Medium[Rows]] = []
         self._files: dict[str, list[str]] = {}  # what a file with this hash became
+        self._placed: set[str] = set()  # the media of the prompt at hand, which must not lose what they are made from
         self._next = SOFT
 
     # -- numbers
@@ -108,22 +110,27 @@ class Senses(Generic[Rows]):
 
     # -- what is sent
 
-    async def place(self, part: Mapping[str, Any]) -> list[Medium[Rows]]:
-        """The media of a message part: one for a picture, one for every 30 seconds of a sound."""
-        return await self.take(content_of(part))
+    async def place(self, contents: Sequence[Content]) -> list[list[Medium[Rows]]]:
+        """The media of a prompt: one for a picture, one for every 30 seconds of a sound. Those of the prompt before may
+        be forgotten from now on."""
+        self._placed.clear()
+        return [await self.take(content) for content in contents]
 
     async def take(self, content: Content) -> list[Medium[Rows]]:
         """The media of a picture or a sound. One that came as a file is known by its bytes, before it is decoded."""
         image = content.kind == "image"
+        self.towers.require(content.kind)  # a model without the sense says so before anything is read
         budget = 0 if not image else BUDGET if content.budget is None else content.budget
         source, name, digest = content.source, "", ""
         if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
             word, recognise = ("picture", image_format) if image else ("sound", sound_format)
             name, source = contents(source, word, recognise)
             name = content.name or name
+            (check_picture if image else check_sound)(name, source)  # before all of it is read
             digest = _hash(content.kind, budget, source)
             known = [self._media[key] for key in self._files.get(digest, ()) if key in self._media]
             if known and len(known) == len(self._files[digest]) and all(m.content is not None for m in known):
+                self._placed.update(medium.key for medium in known)
                 return [self._register(medium.key, medium.kind, medium.count) for medium in known]
         try:
             media = [self._see(source, budget)] if image else await self._hear(source)
@@ -134,13 +141,14 @@ class Senses(Generic[Rows]):
             self._files[digest] = [medium.key for medium in media]
             if len(self._files) > MOST_MEDIA:
                 del self._files[next(iter(self._files))]
+        self._placed.update(medium.key for medium in media)
         self._make_room_for_contents()
         return media
 
     def _see(self, source: Any, budget: int) -> Medium[Rows]:
         pixels = read_image(source)
         count = self.towers.image_tokens(pixels, budget)
-        key = _hash("pixels", budget, f"{pixels.width}×{pixels.height}", pixels.rgba)
+        key = _hash("pixels", budget, f"{pixels.width}×{pixels.height}", pixels.key)
         medium = self._register(key, "image", count, budget)
         if medium.content is None:
             # A file is smaller than its pixels.
@@ -163,18 +171,19 @@ class Senses(Generic[Rows]):
 
     async def samples(self, source: Any) -> "array[float]":
         """A sound as the tower takes it: 16 kHz, one channel."""
-        self.towers.sound_tokens(0)  # a model that cannot hear says so before anything is read
+        self.towers.require("audio")
         return await self.towers.resample(read_sound(source))
 
     def _make_room_for_contents(self) -> None:
-        """Forgets what the least recently used media were made from, but never of the last one."""
+        """Forgets what the least recently used media were made from, but never of the prompt at hand."""
         held = [medium for medium in self._media.values() if medium.content is not None]
         total = sum(medium.content_bytes for medium in held)
-        for medium in held[:-1]:
+        for medium in held:
             if total <= CONTENT_BYTES:
                 return
-            total -= medium.content_bytes
-            medium.content = None
+            if medium.key not in self._placed:
+                total -= medium.content_bytes
+                medium.content = None
 
     # -- what is computed
 
@@ -241,7 +250,7 @@ class Senses(Generic[Rows]):
             key, kind, first, count, budget = (entry[name] for name in ("key", "kind", "first", "count", "budget"))
             sound = isinstance(key, str) and kind in ("image", "audio")
             whole = all(isinstance(number, int) for number in (first, count, budget))
-            if not sound or not whole or first < SOFT or not 0 < count <= MAX_ROWS:
+            if not sound or not whole or first < SOFT or not 0 < count <= MAX_ROWS or budget not in (0, *BUDGETS):
                 raise ValueError
             medium = self._register(key, kind, count, budget)
             if medium.count != count:

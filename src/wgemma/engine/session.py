@@ -6,7 +6,7 @@ number, as far as the rings of the sliding layers reach, and further with a chec
 
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -109,8 +109,9 @@ class Session:
         segments = [self.cache.segments[layer.index][0] for layer in sliding]
         return [(segment.keys, segment.values) for segment in segments]
 
-    def checkpoint(self) -> None:
-        """Keeps a copy of the rings as they are now, within the budget: the oldest but the first gives way."""
+    async def checkpoint(self) -> None:
+        """Keeps a copy of the rings as they are now, within the budget: the oldest but the first gives way. Without
+        memory for it there is none."""
         rings = self._rings()
         if not rings or any(c.position == len(self.ids) for c in self.checkpoints):
             return
@@ -121,7 +122,15 @@ class Session:
         while self.checkpoints and size * (len(self.checkpoints) + 1) > budget:
             self._drop(self.checkpoints[1 if len(self.checkpoints) > 1 else 0])
         device = self.engine.device
-        copies = [(device.buffer(k.size, "checkpoint"), device.buffer(v.size, "checkpoint")) for k, v in rings]
+        made: list[Buffer] = []
+        try:
+            made.extend(device.buffer(half.size, "checkpoint") for ring in rings for half in ring)
+            await device.confirm()
+        except OutOfMemory:
+            for buffer in made:
+                device.free(buffer)
+            return
+        copies = list(zip(made[::2], made[1::2], strict=True))
         tape = Tape(device, "checkpoint")
         for (keys, values), (key_copy, value_copy) in zip(rings, copies, strict=True):
             tape.copy(keys, 0, key_copy, 0, keys.size)
@@ -173,8 +182,11 @@ class Session:
 
     # -- computing
 
-    async def prefill(self, ids: Sequence[int], marks: Sequence[int] = ()) -> None:
-        """Computes the sequence `ids` up to but without its last token; checkpoints are taken at `marks`."""
+    async def prefill(
+        self, ids: Sequence[int], marks: Sequence[int] = (), cancelled: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Computes the sequence `ids` up to but without its last token; checkpoints are taken at `marks`. False when it
+        was cancelled before the end; what is computed stays."""
         check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.engine.senses)
         images = self._images(ids)
         common = outside(common_start(self.ids, ids[:-1]), [*self._images(self.ids), *images])
@@ -183,23 +195,26 @@ class Session:
         kept = {outside(min(mark, len(ids) - 1), images) for mark in marks}
         for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
             while position < stop:
+                if cancelled():
+                    return False
                 count = await self._chunk(ids[position:stop], position)
                 position += count
                 await breathe()
             if stop in kept:
-                self.checkpoint()
+                await self.checkpoint()
+        return not cancelled()
 
     async def _chunk(self, ids: Sequence[int], position: int, finish: Finish = None) -> int:
         """Computes the first rows of `ids`, as many as one pass takes; `finish` ends the pass with more commands."""
         count, bucket = self._share(ids)
         tokens = ids[:count]
         end = position + count
-        self.engine.decoder.make_room(bucket)
+        await self.engine.decoder.make_room(bucket)
         await self._put_soft(tokens)
-        self.cache.grow(end)
+        await self.cache.make_room(end)
         self._high = max(self._high, end)
         await self._put_rows(tokens, position, bucket)
-        self._program(bucket, _depth(end), finish).replay()
+        (await self._program(bucket, _depth(end), finish)).replay()
         self.ids.extend(tokens)
         return count
 
@@ -243,7 +258,7 @@ class Session:
             return []
         return [(start, end) for start, end in runs(ids) if self.engine.senses.is_image(ids[start])]
 
-    def _program(self, rows: int, depth: int, finish: Finish) -> Program:
+    async def _program(self, rows: int, depth: int, finish: Finish) -> Program:
         """The recorded pass of this shape; a cache that grew or another scratch make old recordings useless."""
         decoder = self.engine.decoder
         state = sum(len(s) for s in self.cache.segments.values()), decoder.scratch.rows
@@ -261,7 +276,9 @@ class Session:
             elif finish is not None:
                 decoder.head(passing, stream, self.sampler.picked, self.sampler.logits)
                 self.sampler.record(tape, finish, depth)
-            self._programs[key] = tape, tape.program()
+            program = tape.program()
+            await self.engine.device.confirm()
+            self._programs[key] = tape, program
         return self._programs[key][1]
 
     def decoding(self, positions: int) -> tuple[Tape, Program]:
@@ -272,12 +289,19 @@ class Session:
     # -- generating
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, max_tokens: int, marks: Sequence[int] = ()
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        marks: Sequence[int] = (),
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[Token, None]:
-        """Tokens that follow `ids`, until the context is full or the caller has enough."""
+        """Tokens that follow `ids`, until the context is full or the caller has enough; none when it is cancelled
+        before the prompt is computed."""
         if ids and isinstance(ids[-1], int) and ids[-1] >= SOFT:
             raise SettingsError("the prompt ends in an image or a sound: the token that closes it must follow.")
-        await self.prefill(ids, marks)
+        if not await self.prefill(ids, marks, cancelled):
+            return
         room = min(max_tokens, self.engine.context - len(ids))
         if room <= 0:
             return
@@ -313,11 +337,11 @@ class Session:
         if submitted == 0:
             await self._chunk(known, position, finish)
             return
-        self.cache.grow(position + 1)
+        await self.cache.make_room(position + 1)
         self._high = max(self._high, position + 1)
         if self.engine.fetches_rows:
             await self.engine.fetch_rows([known[submitted]])
-        self._program(1, _depth(position + 1), finish).replay()
+        (await self._program(1, _depth(position + 1), finish)).replay()
 
     def _read_results(self, sampling: Sampling) -> tuple[Reading, Reading | None]:
         device = self.engine.device

@@ -81,6 +81,10 @@ class Towers:
     def hears(self) -> bool:
         return isinstance(self._hearing, AudioConfig)
 
+    def require(self, kind: str) -> None:
+        """Raises what is missing to take an image or a sound."""
+        _ = self.sight if kind == "image" else self.hearing
+
     def image_tokens(self, pixels: Pixels, budget: int) -> int:
         """How many rows a picture becomes."""
         width, height = self.sight.fit(pixels.width, pixels.height, budget)
@@ -109,6 +113,7 @@ class Towers:
 class Encoder(Protocol[Rows_co]):
     """Towers that compute."""
 
+    def require(self, kind: str) -> None: ...
     def image_tokens(self, pixels: Pixels, budget: int) -> int: ...
     def sound_tokens(self, samples: int) -> int: ...
     async def see(self, pixels: Pixels, budget: int) -> Rows_co: ...

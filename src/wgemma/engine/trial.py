@@ -83,7 +83,9 @@ class Trial:
         }  # fmt: skip
         for problem in wanted:
             recorders[problem.kernel](problem)
-        self.tape.program().replay()
+        program = self.tape.program()
+        await self.device.confirm()
+        program.replay()
         return await self.device.read(self.arena, 0, self._end)
 
     def free(self) -> None:

@@ -16,7 +16,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any, TypeVar, overload
 
-from wgemma.errors import GgufError
+from wgemma.errors import CutOff, GgufError
 from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED_NAMES, BlockFormat
 from wgemma.files.sources import Buffer, Source, open_source
 from wgemma.sync import run
@@ -36,6 +36,11 @@ MAX_ALIGNMENT = 4096
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRUCTS = {kind: Struct("<" + letter) for kind, letter in _SCALARS.items()}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
+# llama.cpp's numbers for how a file was quantised.
+_FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+}  # fmt: skip
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 
@@ -165,7 +170,7 @@ class Gguf:
             return cls(source, *await _read_header(source))
         except GgufError as error:
             source.close()
-            raise GgufError(f"{source.name}: {error}") from None
+            raise type(error)(f"{source.name}: {error}") from None
         except BaseException:
             source.close()
             raise
@@ -183,6 +188,17 @@ class Gguf:
             return self.tensors[name]
         except KeyError:
             raise GgufError(f"{self.source.name}: there is no tensor {name!r} in this file.") from None
+
+    @property
+    def quantisation(self) -> str:
+        """How the file says it was quantised, else the type that most of its bytes have."""
+        said = self.metadata.get("general.file_type")
+        if isinstance(said, int) and said in _FILE_TYPES:
+            return _FILE_TYPES[said]
+        sizes = dict.fromkeys((tensor.type for tensor in self.tensors.values()), 0)
+        for tensor in self.tensors.values():
+            sizes[tensor.type] += tensor.nbytes
+        return max(sizes, key=sizes.__getitem__, default="")
 
     def close(self) -> None:
         self.source.close()
@@ -230,6 +246,9 @@ class _Cursor:
     def fail(self, reason: str, at: int | None = None) -> GgufError:
         return GgufError(f"at byte {self.position if at is None else at}: {reason}")
 
+    def cut(self, what: str, at: int | None = None) -> GgufError:
+        return CutOff(str(self.fail(f"the file ends inside {what}. Is the download complete?", at)))
+
     def left(self) -> int:
         return self.limit - self.position
 
@@ -239,7 +258,7 @@ class _Cursor:
         if length > self.left():
             if self.limit == MAX_HEADER < self.source.size:
                 raise self.fail(f"the header is longer than {MAX_HEADER >> 20} MiB.")
-            raise self.fail(f"the file ends inside {what}. Is the download complete?")
+            raise self.cut(what)
         if start + length > len(self.bytes):
             raise _Short(start + length)
         self.position += length
@@ -371,7 +390,7 @@ def _string_array(cursor: _Cursor, key: str, count: int) -> StringArray:
                 )
     except struct_error:
         if position + 8 > limit:
-            raise cursor.fail(f"the file ends inside {key!r:.80}. Is the download complete?", position) from None
+            raise cursor.cut(f"{key!r:.80}", position) from None
         raise _Short(position + 8) from None
     starts[count] = position - begin
     cursor.skip(position - begin, f"the strings of {key!r:.80}")
@@ -429,7 +448,7 @@ def _place(tensors: dict[str, Tensor], data_start: int, size: int) -> dict[str, 
     for tensor in tensors.values():
         offset = data_start + tensor.offset
         if offset + tensor.nbytes > size:
-            raise GgufError(
+            raise CutOff(
                 f"at byte {offset}: {tensor.name!r} needs {tensor.nbytes} bytes, but the file ends at {size}. "
                 "Is the download complete?"
             )

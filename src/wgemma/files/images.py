@@ -64,6 +64,20 @@ class Pixels:
                 f"{len(self.rgba)} bytes are no picture of {self.width}×{self.height}: four for each pixel, please."
             )
 
+    @property
+    def nbytes(self) -> int:
+        return 4 * self.width * self.height
+
+    @property
+    def key(self) -> bytes | str:
+        """What tells it from other pictures of its size."""
+        return self.rgba
+
+    def rows(self, first: int, last: int) -> Any:
+        """Rows first … last − 1, as something that a device's `write` takes."""
+        row_bytes = 4 * self.width
+        return memoryview(self.rgba)[first * row_bytes : last * row_bytes]
+
 
 def read_image(source: ImageSource) -> Pixels:
     """The picture in a file, in its bytes, in base64 text or a data: URL, in a Pillow image or in a NumPy array."""
@@ -104,7 +118,7 @@ def contents(
 ) -> tuple[str, bytes | memoryview]:
     """What to call `source` in a sentence, and its bytes. A text is a data: URL, a path, or base64 of a `kind`."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return f"the {kind}", bytes(source)
+        return f"the {kind}", source if isinstance(source, bytes) else memoryview(source).cast("B")
     if not isinstance(source, str | os.PathLike):
         raise MediaError(f"a {type(source).__name__} is no {kind}. Give a path, the bytes of a file, or an array.")
     if not isinstance(source, str):
@@ -172,7 +186,8 @@ def _shown(text: str) -> str:
 # -- files
 
 
-def _decode(name: str, data: bytes | memoryview) -> Pixels:
+def check_picture(name: str, data: bytes | memoryview) -> str:
+    """The format of a picture's file, by its first bytes and its size: what is refused here was not read yet."""
     kind = image_format(data)
     if not data:
         raise MediaError(f"{name} is empty (0 bytes).")
@@ -181,6 +196,11 @@ def _decode(name: str, data: bytes | memoryview) -> Pixels:
         raise MediaError(f"{name} is {what}. Give a PNG, JPEG, WebP or GIF.")
     if len(data) > MAX_BYTES:
         raise MediaError(f"{name} has {len(data) >> 20} MiB; up to {MAX_BYTES >> 20} are read. Save it smaller.")
+    return kind
+
+
+def _decode(name: str, data: bytes | memoryview) -> Pixels:
+    kind = check_picture(name, data)
     if kind == "WEBP":
         _check_size(name, *_webp_size(data))  # its decoder reserves the whole canvas on opening
     if kind == "PNG" and _png_needs(data) > len(data):  # Pillow would fill up what a forged one lacks

@@ -10,7 +10,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from operator import index, mul
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,12 +28,14 @@ SoundSource: TypeAlias = "Sound | FileLike | SoundArray | tuple[SoundArray, int]
 ARRAY_RATE = 16_000  # of an array that comes without one: what the model hears
 MAX_RATE = 1_000_000
 MAX_SECONDS = 3600
+MAX_BYTES = 2 << 30
 MAX_VALUES = 400_000_000  # an hour of 48 kHz stereo is 346 million
 LOUDEST = 16.0  # floats beyond ±1 are clipped; beyond this they are not in that unit at all
 
 # Of a piece of sound, at 16 kHz: what the audio tower hears at once, and the least that gives it a frame.
 PIECE = 480_000
 SHORTEST = 161
+REST = 16_000  # samples that a cut leaves behind it at least: less than a second is not worth hearing
 
 _STEP = 1 << 16  # values decoded at a time, so that Python's own floats stay few
 _MAX_CHUNKS = 10_000
@@ -63,7 +65,8 @@ class Sound:
 def read_sound(source: SoundSource) -> Sound:
     """The sound in a file, in its bytes, in base64 text or a data: URL, in a NumPy array, or an (array, rate) pair."""
     if isinstance(source, Sound):
-        return source
+        tamed = _tamed("the sound", source.samples, source.rate * source.channels)
+        return source if tamed is source.samples else replace(source, samples=tamed)
     if isinstance(source, tuple):
         if len(source) != 2 or not is_a(source[0], "numpy", "ndarray"):
             raise MediaError("a tuple is a sound when it holds a NumPy array and its rate.")
@@ -71,6 +74,12 @@ def read_sound(source: SoundSource) -> Sound:
     if is_a(source, "numpy", "ndarray"):
         return _from_array(source, ARRAY_RATE)
     name, data = contents(source, "sound", sound_format)
+    kind = check_sound(name, data)
+    return _read_wav(name, memoryview(data)) if kind == "WAV" else _read_compressed(name, kind, data)
+
+
+def check_sound(name: str, data: bytes | memoryview) -> str:
+    """The format of a sound's file, by its first bytes and its size: what is refused here was not read yet."""
     kind = sound_format(data)
     if not data:
         raise MediaError(f"{name} is empty (0 bytes).")
@@ -78,7 +87,9 @@ def read_sound(source: SoundSource) -> Sound:
         raise MediaError(
             f"{name} is no sound of a kind that is read. Give a WAV, MP3, FLAC or Ogg: `ffmpeg -i FILE out.wav`."
         )
-    return _read_wav(name, memoryview(data)) if kind == "WAV" else _read_compressed(name, kind, data)
+    if len(data) > MAX_BYTES:
+        raise MediaError(f"{name} has {len(data) >> 20} MiB; up to {MAX_BYTES >> 20} are read. Cut it into parts.")
+    return kind
 
 
 def sound_format(data: bytes | memoryview) -> str | None:
@@ -339,7 +350,12 @@ def _tamed(name: str, samples: "array[float]", per_second: int) -> "array[float]
     peak = max(max(samples), -min(samples))
     if peak > LOUDEST:
         raise MediaError(f"{name} holds values up to {peak:g}; floats go from -1 to 1. Divide 16-bit samples by 32768.")
-    return samples if peak <= 1 else array("f", [max(-1.0, min(1.0, value)) for value in samples])
+    if peak <= 1:
+        return samples
+    clipped = array("f")
+    for start in range(0, len(samples), _STEP):  # in steps: a list of all of them would take ten times their memory
+        clipped.extend([max(-1.0, min(1.0, value)) for value in samples[start : start + _STEP]])
+    return clipped
 
 
 # -- long sounds
@@ -353,10 +369,11 @@ def cuts(samples: "array[float]", limit: int = PIECE, search: int = 80_000) -> l
     """
     if limit < 2 * SHORTEST:
         raise ValueError(f"pieces of up to {limit} samples leave none to choose; {2 * SHORTEST} are the least")
+    rest = min(REST, limit // 2)
     pieces = []
     start = 0
     while len(samples) - start > limit:
-        last = min(start + limit, len(samples) - SHORTEST)
+        last = min(start + limit, len(samples) - rest)
         first = max(start + SHORTEST, min(start + limit - search, last))
         end = _quietest(samples, first, last)
         pieces.append((start, end))

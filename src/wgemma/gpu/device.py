@@ -84,6 +84,7 @@ class Device(Protocol):
     limits: Limits
     features: frozenset[str]
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
+    compact: bool  # a browser's software adapter: every word of workgroup memory takes it time to compile
 
     def buffer(self, size: int, label: str) -> Buffer:
         """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""

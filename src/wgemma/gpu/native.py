@@ -110,6 +110,8 @@ class NativeKernel:
 class NativeDevice:
     """One adapter, opened with all it has, or with less where a test wants to see the floor hold."""
 
+    compact = False
+
     def __init__(
         self, adapter: Any = None, *, limits: Limits | None = None, features: bool = True, trusted: bool = True
     ) -> None:
@@ -176,10 +178,14 @@ class NativeDevice:
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "_NativeReading":
         assert isinstance(buffer, NativeBuffer)
+        self.check()
         staging = self._staging.pop() if self._staging and size <= _SMALL_READ else None
         if staging is None:
             usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-            staging = self._device.create_buffer(size=max(size, _SMALL_READ), usage=usage)
+            try:
+                staging = self._device.create_buffer(size=max(size, _SMALL_READ), usage=usage)
+            except wgpu.GPUError as trouble:
+                raise self.trouble("nothing can be read back", trouble) from None
         encoder = self._device.create_command_encoder()
         encoder.copy_buffer_to_buffer(buffer.handle, offset, staging, 0, size)
         self._submit(encoder)

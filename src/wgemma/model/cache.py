@@ -64,6 +64,30 @@ class Cache:
         while self.capacity < positions:
             self._add_segment()
 
+    async def make_room(self, positions: int) -> None:
+        """`grow`, and sure of it: a page learns late that there is no memory."""
+        before = self.capacity
+        self.grow(positions)
+        if self.capacity == before:
+            return
+        try:
+            await self.device.confirm()
+        except OutOfMemory:
+            grown, needed = self.capacity, self._shrink(before)
+            raise _cannot_grow(before, grown, needed) from None
+
+    def _shrink(self, capacity: int) -> int:
+        """Gives back the segments of full layers from `capacity` on; says how many bytes they had."""
+        freed = 0
+        for layer in self.owners:
+            segments = self.segments[layer.index]
+            while not layer.sliding and segments and segments[-1].first >= capacity:
+                segment = segments.pop()
+                freed += segment.keys.size + segment.values.size
+                self._free_segment(segment)
+        self.capacity = capacity
+        return freed
+
     def _add_segment(self) -> None:
         """Four times the room, as far as a binding and the context allow: always by the same steps, and few of them,
         because every segment costs a dispatch per layer."""
@@ -79,10 +103,7 @@ class Cache:
             for segment in made.values():
                 self._free_segment(segment)
             needed = sum(2 * count * self.token_bytes(layer) for layer in full)
-            raise OutOfMemory(
-                f"the context cannot grow from {self.capacity} to {self.capacity + count} tokens: "
-                f"{needed / 1e6:.0f} MB more would be needed. Load the model with a smaller context or kv='f16'."
-            ) from None
+            raise _cannot_grow(self.capacity, self.capacity + count, needed) from None
         for index, segment in made.items():
             self.segments[index].append(segment)
         self.capacity += count
@@ -106,3 +127,10 @@ class Cache:
                 self._free_segment(segment)
             segments.clear()
         self.capacity = 0
+
+
+def _cannot_grow(before: int, after: int, nbytes: int) -> OutOfMemory:
+    return OutOfMemory(
+        f"the context cannot grow from {before} to {after} tokens: {nbytes / 1e6:.0f} MB more would be needed. "
+        "Load the model with a smaller context or kv='f16'."
+    )

@@ -128,7 +128,7 @@ class Decoder:
         self.scratch = scratch
         self.matmuls = Matmuls(self.device, self.config.eps, scratch["wide"], scratch["x"])
 
-    def make_room(self, rows: int) -> None:
+    async def make_room(self, rows: int) -> None:
         """Scratch for passes of so many rows. Recordings made before are useless afterwards: `scratch.rows` tells."""
         before = self.scratch
         if rows <= before.rows:
@@ -136,7 +136,10 @@ class Decoder:
         before.free(self.device)
         try:
             self._take(Scratch(self.device, self.weights, rows, before.step // 2 * 2))
+            await self.device.confirm()
         except OutOfMemory as error:
+            if self.scratch is not before:
+                self.scratch.free(self.device)
             self._take(Scratch(self.device, self.weights, before.rows, before.step))
             raise OutOfMemory(f"an image of up to {rows} tokens is too large here: {error} Lower its budget.") from None
 
@@ -299,7 +302,7 @@ class Decoder:
             "WORD": "vec4<u32>" if f16 else "vec4<f32>",
             "PER_WORD": 8 if f16 else 4,
             "F16_CACHE": f16,
-            **attention_threads(p.rows),
+            **attention_threads(p.rows, compact=self.device.compact and f16),
         }
         splits = 1 if config.sliding or p.rows > FEW else max(1, min(SPLITS, p.depth // SPLIT))
         bindings: dict[str, Binding] = {
@@ -397,6 +400,8 @@ def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:
     return Span(whole.buffer, whole.offset + 4 * first * width, 4 * rows * width)
 
 
-def attention_threads(rows: int) -> dict[str, Any]:
+def attention_threads(rows: int, *, compact: bool = False) -> dict[str, Any]:
     """How attention.wgsl shares out its work: many rows keep the GPU busy by themselves, few want many threads each."""
+    if compact:
+        return {"THREADS": 64, "SHARE": 1}
     return {"THREADS": 256, "SHARE": 4, "SHARED": True} if rows <= FEW else {"THREADS": 128, "SHARE": 1}

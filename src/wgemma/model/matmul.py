@@ -65,10 +65,11 @@ class Matmuls:
         self.eps = eps
         self.wide = wide
         self.x = x
+        self.few = 0 if device.compact else FEW
 
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
-        if rows <= FEW:
+        if rows <= self.few:
             for part in matrix.parts:
                 self._matvec(tape, matrix, part, rows, source, result)
         else:
@@ -78,7 +79,7 @@ class Matmuls:
         self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Residual, y: Buffer, width: int
     ) -> None:
         """Several matrices on one input, their results next to each other."""
-        settled: Input = source if rows <= FEW else self.settle(tape, rows, source)
+        settled: Input = source if rows <= self.few else self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
             self.linear(tape, matrix, rows, settled, Result(y, width, offset))
@@ -104,13 +105,19 @@ class Matmuls:
         """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are)."""
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        constants = matvec_constants(self.device, matrix) | {"EXPERTS": True}
-        constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
+        plain: dict[str, Any] = {"TYPE": matrix.planes.reader}
+        constants = plain if self.device.compact else matvec_constants(self.device, matrix)
+        constants |= {"EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
             if weights is not None:
                 bindings["weights"] = weights
             first, count = part.first // per_expert, part.rows // per_expert
+            if self.device.compact:
+                results = per_expert // 2 if geglu else per_expert
+                where = (matrix.blocks, per_expert, rows, 0, 0, slots, first, count)
+                tape.run("direct", [-(-results // 64), rows, slots], bindings, where, constants)
+                continue
             params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
             groups = matvec_groups(per_expert, constants["LANES"])
             tape.run("matvec", [groups, rows, slots], bindings, params, constants)
@@ -162,7 +169,10 @@ class Matmuls:
         for part in matrix.parts:
             params = (matrix.blocks, part.rows, rows, stride, offset + part.first, result.cap)
             bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
-            tape.run("tile", [-(-part.rows // 64), -(-rows // 32)], bindings, params, constants)
+            if self.device.compact:
+                tape.run("direct", [-(-part.rows // 64), -(-rows // 4)], bindings, params, constants)
+            else:
+                tape.run("tile", [-(-part.rows // 64), -(-rows // 32)], bindings, params, constants)
         if product:
             bindings = {**result.bindings(), "x": y}
             count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
@@ -175,6 +185,10 @@ def matvec_constants(device: Device, matrix: Matrix) -> dict[str, Any]:
     """How matvec.wgsl shares out a matrix: the lanes of a row divide its blocks where that leaves work for all, and the
     slice of x is the whole of it where workgroup memory allows."""
     blocks = matrix.blocks
+    if device.compact:
+        few = 4 if device.subgroup_size >= 4 else 8
+        shape = {"LANES": few, "SLICE": 16, "WIDE": few <= device.subgroup_size}
+        return {"TYPE": matrix.planes.reader, **shape, "THREADS": THREADS}
     fitting = [lanes for lanes in (32, 16, 8) if blocks >= 2 * lanes and (blocks % lanes == 0 or matrix.rows <= SHORT)]
     lanes = fitting[0] if fitting else 8
     large = device.limits.workgroup_memory >= 32 << 10

@@ -52,7 +52,7 @@ def _band(device: Device, pixels: Pixels, size: tuple[int, int], begin: int, end
         )
     with Scratch(device, "rows of an image") as scratch:
         x, middle = scratch.buffer(rows * row_bytes), scratch.buffer(rows * 4 * width)
-        device.write(x, 0, memoryview(pixels.rgba)[first * row_bytes : last * row_bytes])
+        device.write(x, 0, pixels.rows(first, last))
         tape = Tape(device, "resize")
         across = (pixels.width, width, 0, pixels.width, rows, 0, width)
         tape.run("resize", [-(-width // 64), min(rows, GRID_ROWS)], {"x": x, "y": middle}, across)

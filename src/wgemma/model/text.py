@@ -101,7 +101,9 @@ async def load_text(
     """Everything the decoder needs, on the GPU; nothing stays there when it fails."""
     uploader = Uploader(device, gguf, progress)
     try:
-        return await _Loader(uploader, config, context, ple_on_gpu).load()
+        weights = await _Loader(uploader, config, context, ple_on_gpu).load()
+        await device.confirm()
+        return weights
     except BaseException:
         for buffer in uploader.buffers:
             device.free(buffer)

@@ -191,9 +191,32 @@ async def _numbers(gguf: Gguf, tensor: Tensor) -> list[float]:
 def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
     """Records the product of `rows` rows (any number from 1 on), x close together, y `stride` apart (0: close
     together too) from `offset` on."""
+    if tape.device.compact:
+        linear_direct(tape, lin, rows, x, y, stride, offset)
+    else:
+        tall = tile_rows(tape.device, rows)
+        _linear(tape, lin, rows, x, y, stride, offset, "clipped", tall, {"ROWS": tall})
+
+
+def linear_direct(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
+    """The same by direct.wgsl."""
+    _linear(tape, lin, rows, x, y, stride, offset, "direct", 4, {"CLIPPED": True})
+
+
+def _linear(
+    tape: Tape,
+    lin: Linear,
+    rows: int,
+    x: Binding,
+    y: Binding,
+    stride: int,
+    offset: int,
+    kernel: str,
+    tall: int,
+    more: dict[str, Any],
+) -> None:
     matrix, bounds = lin.matrix, lin.bounds
-    tall = tile_rows(tape.device, rows)
-    constants = {"TYPE": matrix.planes.reader, "BIAS": lin.bias is not None, "ROWS": tall}
+    constants = {"TYPE": matrix.planes.reader, "BIAS": lin.bias is not None, **more}
     limits = (bounds.input_min, bounds.input_max, bounds.output_min, bounds.output_max)
     for part in matrix.parts:
         bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
@@ -201,7 +224,7 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
             bindings["bias"] = lin.bias
         place = (stride or matrix.rows, offset + part.first)
         params = (matrix.blocks, part.rows, rows, *place, matrix.columns // 4, part.first, *limits)
-        tape.run("clipped", [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
+        tape.run(kernel, [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
 
 
 def tile_rows(device: Device, rows: int) -> int:
@@ -211,5 +234,7 @@ def tile_rows(device: Device, rows: int) -> int:
 
 def submit(tape: Tape) -> None:
     """Sends a tape that is replayed once."""
-    tape.program().replay()
-    tape.free()
+    try:
+        tape.program().replay()
+    finally:
+        tape.free()

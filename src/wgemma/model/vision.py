@@ -60,7 +60,7 @@ class Vision:
             patches = scratch.buffer(across * down // (side * side) * self.config.columns * 4)
             self._cut(pixels, across, down, patches)
             x, y = scratch.buffer(4 * tokens * inner), scratch.buffer(4 * tokens * self.width)
-            self._body.tokens(self._device, patches, across // side, down // side, x)
+            await self._body.tokens(self._device, patches, across // side, down // side, x)
             tape = Tape(self._device, "projector")
             linear(tape, self._projector, tokens, x, y)
             submit(tape)

@@ -59,7 +59,7 @@ class VisionConfig:
 
     def fit(self, width: int, height: int, budget: int) -> tuple[int, int]:
         """The pixels, across and down, that an image is brought to; refused where the position table ends too early."""
-        if budget not in BUDGETS:
+        if not isinstance(budget, int) or budget not in BUDGETS:
             raise ModelError(f"an image cannot become {budget} tokens; {', '.join(map(str, BUDGETS))} are possible.")
         across, down = fitted(width, height, budget)
         longest = max(across, down) // self.patch

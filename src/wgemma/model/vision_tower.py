@@ -20,6 +20,7 @@ from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import EPS, PACKED, Bounds, Linear, Scratch, flat, linear, load_linear, submit
 from wgemma.model.vision_config import BUDGETS, PATCHES, POOL, ROPE_BASE, SIDE, VisionConfig
 from wgemma.model.weights import RowOrder, Uploader
+from wgemma.sync import breathe
 
 FFN_ROWS = 2560  # patches that go through the feed-forward block together: its scratch is the widest
 
@@ -47,10 +48,10 @@ class Tower:
     pooled: Buffer  # [2, D]: bias, scale
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
-    def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
+    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
         """Submits the way from patches x [patches, 768] to what the projector reads, y [tokens, D]."""
         with Scratch(device, "vision scratch") as scratch:
-            _Run(self, device, scratch, across, down).all(x, y)
+            await _Run(self, device, scratch, across, down).all(x, y)
 
 
 async def load_tower(uploader: Uploader, config: VisionConfig, tensors: Mapping[str, Tensor]) -> Tower:
@@ -115,12 +116,13 @@ class _Run:
         self.chunk = min(self.patches, FFN_ROWS, max(fitting, 64))
         self.gate, self.up, self.gated = (scratch.buffer(4 * self.chunk * config.ffn_width) for _ in range(3))
 
-    def all(self, patches: Buffer, y: Buffer) -> None:
+    async def all(self, patches: Buffer, y: Buffer) -> None:
         tape = Tape(self.device, "vision")
         self._embed(tape, patches)
         for layer in self.tower.layers:
             self._layer(tape, layer)
             submit(tape)
+            await breathe()
             tape = Tape(self.device, "vision")
         self._pool(tape, y)
         submit(tape)
@@ -138,8 +140,9 @@ class _Run:
         heads = {"q": self.q, "k": self.k, "v": self.v}
         turned = {**heads, "norms": layer.head_norms, "turns": self.tower.turns}
         tape.run("vision_heads", [count], turned, (config.heads, self.across, EPS), {"PAIRS": config.head_dim // 4})
+        kernel = "vision_direct" if self.device.compact else "vision_attention"
         constants = attention_constants(self.device, config.head_dim)
-        tape.run("vision_attention", [-(-count // 64), config.heads], heads, (count, config.heads), constants)
+        tape.run(kernel, [-(-count // 64), config.heads], heads, (count, config.heads), constants)
         linear(tape, layer.linears["attn_out"], count, self.q, self.k)
         self._norm(tape, self.k, layer.ffn_norms, 1.0)
         for first in range(0, count, self.chunk):
@@ -186,6 +189,8 @@ def plain_norm(tape: Tape, columns: int, rows: int, h: Buffer, scratch: Buffer, 
 def attention_constants(device: Device, head_dim: int) -> dict[str, Any]:
     """How vision_attention.wgsl cuts a head: as coarsely as workgroup memory and its threads' registers allow."""
     vectors = head_dim // 4
+    if device.compact:
+        return {"QUADS": vectors}
     room = device.limits.workgroup_memory // 16 - 576 - 128  # beside the shares and what the threads tell each other
     slice_ = max(size for size in (1, 2, 3, 4) if vectors % size == 0 and 96 * (size | 1) <= room)
     values = max(keys for keys in (8, 16) if keys * vectors <= min(512, room - 8))

@@ -25,7 +25,7 @@ class Unified:
     norms: tuple[Buffer, ...]  # [2, columns], [2, D], [2, D]: weight, bias
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
-    def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
+    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
         """Submits the way from patches x [tokens, 6912] to what the projector reads, y [tokens, D]."""
         rows, columns, inner = across * down, self.config.columns, self.config.inner
         with Scratch(device, "vision scratch") as scratch:

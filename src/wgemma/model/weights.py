@@ -112,6 +112,7 @@ class Uploader:
             raise ModelError(f"{first.name} has rows of {columns} values; wgemma needs a multiple of {step}.")
         rows = sum(tensor.elements // columns for tensor, _ in sources)
         parts = tuple(self._parts(PLANES[kind], rows, -(-columns // 32) * 32, unit, first.name))
+        await self.device.confirm()
         for tensor, order in sources:
             await self._stream(tensor, order, parts)
         return Matrix(kind, rows, columns, parts)

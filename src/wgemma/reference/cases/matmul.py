@@ -1,4 +1,4 @@
-"""Cases of the matmuls: matvec with all it does before and after the product, with experts too, and tile."""
+"""Cases of the matmuls: matvec with all it does before and after the product, with experts too, tile, and direct."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +15,7 @@ from wgemma.reference.twins import Array
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4
+TALL = {"tile": 32, "direct": 4}  # rows of x that are done together
 
 
 def cases() -> Iterator[Case]:
@@ -22,6 +23,7 @@ def cases() -> Iterator[Case]:
     yield from _mode_cases()
     yield from _expert_cases()
     yield from _tile_cases()
+    yield from _direct_cases()
 
 
 def _matvec_cases() -> Iterator[Case]:
@@ -159,6 +161,7 @@ def _experts(
     weighted: bool = False,
     lanes: int = 8,
     extreme: str = "",
+    by: str = "matvec",
 ) -> Outcome:
     """Five experts in parts of two, three slots a row."""
     count, slots, together = 5, 3, 2
@@ -172,9 +175,11 @@ def _experts(
     constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": True}
     constants |= {"GEGLU": geglu, "WEIGHTED": weighted}
     for part in matrix.parts:
-        params = (matrix.blocks, n, 0, 0, 1.0, EPS, 0.0, 0, 0, slots, part.first // n, part.rows // n)
-        grid = [_fewer(n * lanes), rows, slots]
-        lab.run("matvec", grid, {**part.bindings(), **bindings, "y": y}, params, constants)
+        where = (slots, part.first // n, part.rows // n)
+        direct = by == "direct"
+        before = (matrix.blocks, n, rows, 0, 0) if direct else (matrix.blocks, n, 0, 0, 1.0, EPS, 0.0, 0, 0)
+        grid = [-(-width // 64) if direct else _fewer(n * lanes), rows, slots]
+        lab.run(by, grid, {**part.bindings(), **bindings, "y": y}, (*before, *where), constants)
     result = twins.experts(w.reshape(count, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(twins.geglu(result) if geglu else result),), F32)
 
@@ -203,6 +208,7 @@ def _tile(
     most: int = 0,
     cap: float | None = None,
     extreme: str = "",
+    by: str = "tile",
 ) -> Outcome:
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
@@ -211,7 +217,23 @@ def _tile(
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
         bindings = {**part.bindings(), "x": given, "y": y}
-        lab.run("tile", [-(-part.rows // 64), -(-rows // 32)], bindings, params, constants)
+        lab.run(by, [-(-part.rows // 64), -(-rows // TALL[by])], bindings, params, constants)
     expected = untouched(rows, stride)
     expected[:, OFFSET : OFFSET + n] = twins.capped(twins.linear(w, x), cap or 0.0)
     return Outcome((lab.read(y),), (framed(expected),), F32)
+
+
+def _direct_cases() -> Iterator[Case]:
+    for kind in PLANES:
+        narrow, middling, wide = widths(kind)
+        for rows, n in ((1, 7), (4, 64), (6, 130)):
+            yield case(_tile, rows == 6, "direct", kind=kind, rows=rows, n=n, columns=middling, by="direct")
+        yield case(_tile, False, "direct", kind=kind, rows=3, n=65, columns=wide, most=50, by="direct")
+        options = {"geglu": True, "by": "direct"}
+        yield case(_experts, kind == "Q5_0", "direct", kind=kind, rows=3, n=10, columns=middling, **options)
+        options = {"weighted": True, "by": "direct"}
+        yield case(_experts, kind == "Q8_0", "direct", kind=kind, rows=7, n=70, columns=narrow, **options)
+    yield case(_tile, True, "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, by="direct")
+    for extreme in ("zeros", "huge", "nan"):
+        options = {"extreme": extreme, "by": "direct"}
+        yield case(_tile, extreme == "nan", "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, **options)

@@ -11,7 +11,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.picture import needed
 from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.tower import Bounds, Linear, linear
+from wgemma.model.tower import Bounds, Linear, linear, linear_direct
 from wgemma.model.vision_config import ROPE_BASE
 from wgemma.model.vision_tower import attention_constants
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
@@ -158,16 +158,23 @@ def _attention_cases() -> Iterator[Case]:
         yield case(_vision_attention, head in (64, 72), count=count, heads=heads, head=head)
     # Scores that rise from tile to tile, so that what was summed before shrinks to nothing.
     yield case(_vision_attention, True, count=100, heads=1, head=64, rising=True)
+    for count, heads, head in ((1, 1, 8), (65, 3, 72)):
+        yield case(_vision_attention, head == 72, "vision_direct", count=count, heads=heads, head=head, direct=True)
+    yield case(_vision_attention, False, "vision_direct", count=100, heads=1, head=64, rising=True, direct=True)
 
 
-def _vision_attention(lab: Lab, count: int, heads: int, head: int, rising: bool = False) -> Outcome:
+def _vision_attention(
+    lab: Lab, count: int, heads: int, head: int, rising: bool = False, direct: bool = False
+) -> Outcome:
     q, k, v = (lab.normal(count, heads, head) for _ in range(3))
     if rising:
         k *= np.linspace(0, 6, count, dtype=np.float32)[:, None, None]
     out = _in_place(lab, q)
     bindings = {"q": out, "k": lab.put(k), "v": lab.put(v)}
-    constants = attention_constants(lab.device, head)
-    lab.run("vision_attention", [-(-count // 64), heads], bindings, (count, heads), constants)
+    constants = {"QUADS": head // 4} if direct else attention_constants(lab.device, head)
+    lab.run(
+        "vision_direct" if direct else "vision_attention", [-(-count // 64), heads], bindings, (count, heads), constants
+    )
     expected = oracle.everybody(twins.wide(q), twins.wide(k), twins.wide(v))
     return Outcome((lab.read(out),), (framed(expected),), F32)
 
@@ -182,6 +189,8 @@ def _linear_cases() -> Iterator[Case]:
     for rows, n, columns in ((1, 1, 4), (64, 64, 32), (65, 130, 96), (9, 65, 268)):
         for bias in (False, True):
             yield case(_clipped, rows == 65, kind="F16", rows=rows, n=n, columns=columns, bias=bias)
+            options = {"bias": bias, "direct": True}
+            yield case(_clipped, rows == 9, "direct", kind="F16", rows=rows, n=n, columns=columns, **options)
 
 
 def _matrix(lab: Lab, kind: str, rows: int, columns: int) -> tuple[Matrix, Array]:
@@ -207,14 +216,15 @@ def _ragged(lab: Lab, kind: str, rows: int, columns: int) -> Outcome:
     return Outcome((lab.values(padded),), (framed(expected),), EXACT)
 
 
-def _clipped(lab: Lab, kind: str, rows: int, n: int, columns: int, bias: bool = False) -> Outcome:
+def _clipped(lab: Lab, kind: str, rows: int, n: int, columns: int, bias: bool = False, direct: bool = False) -> Outcome:
     """Bounds that bind on either side, before and after."""
     matrix, w = _matrix(lab, kind, n, columns)
     bounds = Bounds(-0.8, 1.1, -0.2, 0.15)
     added, x, stride = lab.normal(n, scale=0.1), lab.normal(rows, columns), n + 5
     y = lab.out(rows * stride)
     tape = Tape(lab.device, "clipped")
-    linear(tape, Linear(matrix, bounds, lab.put(added) if bias else None), rows, lab.put(x), y, stride, 3)
+    record = linear_direct if direct else linear
+    record(tape, Linear(matrix, bounds, lab.put(added) if bias else None), rows, lab.put(x), y, stride, 3)
     tape.program().replay()
     tape.free()
     product = twins.linear(w, np.clip(x, bounds.input_min, bounds.input_max)) + (added if bias else 0)

@@ -1,0 +1,96 @@
+"""Sources of a web page: the bytes stay in JavaScript's memory, and Python sees only what it has to look at.
+
+A web server, the browser's storage and a picked file are all one thing here, a source of web/sources.js. Headers and
+small vectors are copied into Python; pieces on their way to the GPU are not, and neither are pictures.
+"""
+
+from collections.abc import Sequence
+from inspect import isawaitable
+from typing import Any
+
+from wgemma.errors import SourceError
+from wgemma.files.images import Pixels
+from wgemma.files.sources import Buffer, check_span
+
+
+class PageError(SourceError):
+    """A complaint of the page's own: `code` is the one of web/trouble.js."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def answered(answer: Any) -> Any:
+    """What a JavaScript function gave, or promised; its complaints are `PageError`s."""
+    try:
+        return await answer if isawaitable(answer) else answer
+    except Exception as error:
+        raise complaint(error) from None
+
+
+def complaint(error: Exception) -> Exception:
+    code = getattr(error, "code", None)
+    return PageError(str(getattr(error, "message", error)), code) if isinstance(code, str) else error
+
+
+class PageSource:
+    """One of web/sources.js's sources."""
+
+    first_read = 1 << 20
+
+    def __init__(self, source: Any, name: str = "") -> None:
+        self._source = source
+        self.name = name or str(source.name)
+        self.size = int(source.size)
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        data: bytes = (await self.piece(offset, length)).to_bytes()
+        return data
+
+    async def piece(self, offset: int, length: int) -> Any:
+        check_span(self, offset, length)
+        try:
+            answer = self._source.read(offset, length)
+        except Exception as error:
+            raise complaint(error) from None
+        return await answered(answer)
+
+    async def rows(self, offsets: Sequence[int], length: int) -> Any:
+        for offset in offsets:
+            check_span(self, offset, length)
+        try:
+            answer = self._source.rows(offsets, length)
+        except Exception as error:
+            raise complaint(error) from None
+        return await answered(answer)
+
+    async def finished(self) -> None:
+        """Returns when the file is whole, wherever it is kept, and its hash is right."""
+        await answered(self._source.finished())
+
+    def close(self) -> None:
+        self._source.close()
+
+    async def discard(self) -> None:
+        """Lets go of the file and of what was kept of it."""
+        await answered(self._source.close(True))
+
+
+class PagePixels(Pixels):
+    """A picture that the browser decoded (web/media.js)."""
+
+    __slots__ = ("_picture",)
+    _picture: Any
+
+    def __init__(self, picture: Any) -> None:
+        for name, value in {"width": int(picture.width), "height": int(picture.height), "rgba": b""}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_picture", picture)
+
+    @property
+    def key(self) -> str:
+        return str(self._picture.key)
+
+    def rows(self, first: int, last: int) -> Any:
+        return self._picture.rows(first, last)

@@ -1,0 +1,226 @@
+"""The device of a web page: `navigator.gpu`, through replay.js, from Python in a Worker.
+
+Buffers and kernels are numbers on this side. A tape becomes one JavaScript function, so a token costs two calls across
+the border: one to replay it, one to ask for its result. What WebGPU reports late is raised by `confirm` or by the next
+reading.
+"""
+
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
+from wgemma.gpu.device import AdapterInfo, Buffer, Limits, Program, Span
+from wgemma.gpu.shaders import declarations, enabled, load_shader
+from wgemma.gpu.tape import Command, Copy
+
+Opener = Callable[[], Awaitable[Any]]  # replay.js's openGpu
+
+_TYPES = {"uniform": "uniform", "read": "read-only-storage", "read_write": "storage"}
+
+
+class BrowserBuffer:
+    """A number that stands for a GPUBuffer; one that is dropped lets go of it."""
+
+    __slots__ = ("_gpu", "number", "size")
+
+    def __init__(self, gpu: Any, number: int, size: int) -> None:
+        self._gpu = gpu
+        self.number = number
+        self.size = size
+
+    def __del__(self) -> None:
+        self._gpu.forget(self.number)
+
+
+class BrowserKernel:
+    """A number that stands for a compute pipeline, and which binding is which."""
+
+    __slots__ = ("bindings", "name", "number")
+
+    def __init__(self, name: str, number: int, bindings: Mapping[str, int]) -> None:
+        self.name = name
+        self.number = number
+        self.bindings = bindings
+
+
+class BrowserDevice:
+    """The browser's best adapter, with all it has."""
+
+    def __init__(self, gpu: Any, opener: Opener, driver: str) -> None:
+        self._gpu = gpu
+        self._opener = opener
+        self.info = AdapterInfo(gpu.name, "WebGPU", gpu.kind, driver)
+        self.limits = Limits(**{name: int(getattr(gpu.limits, name)) for name in Limits.__dataclass_fields__})
+        self.features = frozenset(str(name) for name in gpu.features)
+        self.subgroup_size = int(gpu.subgroupSize)
+        self.compact = gpu.kind == "CPU"
+        self.allocated = 0
+        self._distrusted: set[str] = set()
+        self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], BrowserKernel] = {}
+        self._unconfirmed = False
+
+    @classmethod
+    async def open(cls, opener: Opener, driver: str) -> "BrowserDevice":
+        """The device; `driver` is what else tells one browser from another."""
+        try:
+            return cls(await opener(), opener, driver)
+        except Exception as trouble:
+            raise _raised(trouble, "the GPU") from None
+
+    @property
+    def pipelines(self) -> int:
+        """How many distinct pipelines were made so far."""
+        return len(self._kernels)
+
+    # -- buffers
+
+    def buffer(self, size: int, label: str) -> BrowserBuffer:
+        size = -(-max(size, 4) // 4) * 4
+        if size > self.limits.buffer:
+            raise OutOfMemory(f"{label} needs {size} bytes, more than the {self.limits.buffer} of a buffer here.")
+        number = self._call(self._gpu.buffer, size, label)
+        self._unconfirmed = True
+        self.allocated += size
+        return BrowserBuffer(self._gpu, number, size)
+
+    def free(self, buffer: Buffer) -> None:
+        assert isinstance(buffer, BrowserBuffer)
+        self.allocated -= buffer.size
+        self._gpu.free(buffer.number)
+
+    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
+        assert isinstance(buffer, BrowserBuffer)
+        if isinstance(data, bytes | bytearray | memoryview):
+            data = memoryview(data).cast("B")
+            if len(data) % 4:
+                data = bytes(data) + bytes(-len(data) % 4)
+        self._call(self._gpu.write, buffer.number, offset, data)
+
+    def read_later(self, buffer: Buffer, offset: int, size: int) -> "_BrowserReading":
+        assert isinstance(buffer, BrowserBuffer)
+        return _BrowserReading(self, self._call(self._gpu.read, buffer.number, offset, size))
+
+    async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
+        return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
+
+    async def wait(self) -> None:
+        await self.answer(self._gpu.wait())
+
+    async def confirm(self) -> None:
+        if self._unconfirmed:
+            self._unconfirmed = False
+            await self.answer(self._gpu.confirm())
+
+    def _call(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return work(*arguments)
+        except Exception as trouble:
+            raise _raised(trouble, self.info.name) from None
+
+    async def answer(self, promise: Awaitable[Any]) -> Any:
+        """What a promise comes to, or the error it stands for."""
+        try:
+            return await promise
+        except Exception as trouble:
+            raise _raised(trouble, self.info.name) from None
+
+    # -- kernels
+
+    def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> BrowserKernel:
+        key = (name, tuple(sorted((constants or {}).items())))
+        made = self._kernels.get(key)
+        if made is None:
+            given = {"SUBGROUPS": "subgroups" in self.features and name not in self._distrusted, **(constants or {})}
+            made = self._kernels[key] = self._compile(name, load_shader(name, given))
+        return made
+
+    def plain(self, name: str) -> bool:
+        return name in self._distrusted
+
+    def distrust(self, names: Iterable[str]) -> None:
+        fresh = set(names) - self._distrusted
+        self._distrusted |= fresh
+        self._kernels = {key: made for key, made in self._kernels.items() if key[0] not in fresh}
+
+    def _compile(self, name: str, code: str) -> BrowserKernel:
+        declared = declarations(code)
+        indices, types = [d.index for d in declared], [_TYPES[d.access] for d in declared]
+        number = self._call(self._gpu.kernel, name, enabled(code) + code, indices, types)
+        self._unconfirmed = True
+        return BrowserKernel(name, number, {d.name: d.index for d in declared})
+
+    # -- programs
+
+    def program(self, commands: Sequence[Command], label: str) -> Program:
+        spec = array("d")
+        for command in commands:
+            spec.extend(_copy(command) if isinstance(command, Copy) else _dispatch(command))
+        return _BrowserProgram(self, self._call(self._gpu.program, spec))
+
+    # -- life
+
+    async def reopen(self) -> "BrowserDevice":
+        device = await BrowserDevice.open(self._opener, self.info.driver)
+        device.distrust(self._distrusted)
+        return device
+
+    def close(self) -> None:
+        self._kernels.clear()
+        self._gpu.close()
+
+
+def _dispatch(command: Any) -> list[float]:
+    kernel = command.kernel
+    assert isinstance(kernel, BrowserKernel)
+    words = [kernel.number, *command.grid, len(command.bindings)]
+    for name, bound in command.bindings.items():
+        span = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
+        assert isinstance(span.buffer, BrowserBuffer)
+        words += (kernel.bindings[name], span.buffer.number, span.offset, span.size)
+    return words
+
+
+def _copy(copy: Copy) -> list[float]:
+    source, target = copy.source, copy.target
+    assert isinstance(source, BrowserBuffer) and isinstance(target, BrowserBuffer)
+    return [-1, source.number, copy.source_offset, target.number, copy.target_offset, copy.size]
+
+
+def _raised(trouble: Exception, adapter: str) -> Exception:
+    """The error that a `Trouble` of replay.js stands for; anything else is a fault of ours and stays what it is."""
+    kind = getattr(getattr(trouble, "js_error", trouble), "kind", None)
+    text = getattr(getattr(trouble, "js_error", trouble), "message", str(trouble))
+    match kind:
+        case "lost":
+            return DeviceLost(f"{adapter} was lost: {text}")
+        case "out-of-memory":
+            return OutOfMemory(f"the GPU has no room for {text or 'what the model needs'}.")
+        case "validation":
+            return DeviceError(f"{adapter} refused a command: {text}")
+        case "missing":
+            return DeviceError(f"{text}.")
+    return trouble
+
+
+class _BrowserReading:
+    """A promise of bytes."""
+
+    def __init__(self, device: BrowserDevice, promise: Any) -> None:
+        self._device = device
+        self._promise = promise
+
+    async def bytes(self) -> bytes:
+        data: bytes = (await self._device.answer(self._promise)).to_bytes()
+        return data
+
+
+class _BrowserProgram:
+    """One JavaScript function that records and submits everything."""
+
+    def __init__(self, device: BrowserDevice, replayer: Any) -> None:
+        self._device = device
+        self._replayer = replayer
+
+    def replay(self) -> None:
+        self._device._call(self._replayer)

@@ -1,0 +1,322 @@
+/**
+ * WebGPU as gpu/browser.py wants it: buffers and kernels are numbers, and a tape is replayed by one call.
+ *
+ * A call from Python costs a microsecond or two and a descriptor ten, so nothing here takes descriptors, and nothing a
+ * token needs takes more than one call. What WebGPU reports late (no memory, a shader that does not compile, a lost
+ * device) is kept here until Python asks at `confirm`, `read` or `wait`.
+ */
+
+const SMALL = 1 << 16; // readings up to this size share staging buffers
+const KEPT = 4; // staging buffers that wait for the next reading: two steps in flight, with log-probabilities
+const FEATURES = ["shader-f16", "subgroups", "timestamp-query"];
+
+/** Our limits, by WebGPU's names for them. */
+const LIMITS = {
+  binding: "maxStorageBufferBindingSize",
+  buffer: "maxBufferSize",
+  storage_buffers: "maxStorageBuffersPerShaderStage",
+  workgroup_memory: "maxComputeWorkgroupStorageSize",
+  invocations: "maxComputeInvocationsPerWorkgroup",
+  workgroups: "maxComputeWorkgroupsPerDimension",
+  offset_alignment: "minStorageBufferOffsetAlignment",
+};
+const ALSO = ["maxComputeWorkgroupSizeX"]; // wanted at its best, but nobody asks for its value
+const MARGIN = 1 << 20; // an adapter may refuse a buffer of exactly its own maximum (SwiftShader's 1 GiB)
+
+/** What to raise in Python: `kind` is "lost", "out-of-memory", "validation" or "missing". */
+class Trouble extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.name = "Trouble";
+    this.kind = kind;
+  }
+}
+
+/**
+ * Opens the best adapter with all it has; `plain` leaves its optional features out.
+ * @param {{plain?: boolean}} [options]
+ * @returns {Promise<Gpu>}
+ */
+export async function openGpu({ plain = false } = {}) {
+  const adapter = await requestAdapter();
+  const features = plain ? [] : FEATURES.filter((name) => adapter.features.has(name));
+  const requiredLimits = {};
+  for (const name of [...Object.values(LIMITS), ...ALSO]) {
+    const value = adapter.limits[name];
+    if (value !== undefined) requiredLimits[name] = value;
+  }
+  try {
+    const device = await adapter.requestDevice({ requiredFeatures: features, requiredLimits });
+    return new Gpu(adapter, device, features);
+  } catch (error) {
+    throw new Trouble("missing", `the GPU cannot be opened: ${error.message}`);
+  }
+}
+
+/** The adapter; after a crash of the browser's GPU process there is none for a moment. */
+async function requestAdapter() {
+  if (!navigator.gpu) throw new Trouble("missing", "this browser has no WebGPU");
+  for (const pause of [0, 100, 400, 1500]) {
+    await new Promise((done) => setTimeout(done, pause));
+    const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+    if (adapter) return adapter;
+  }
+  throw new Trouble("missing", "this browser gives no WebGPU adapter");
+}
+
+class Gpu {
+  #device;
+  #queue;
+  #buffers = new Map();
+  #kernels = [];
+  #numbers = 0;
+  #spare = []; // staging buffers
+  #unconfirmed = []; // promises of troubles
+  #uncaptured = null; // the first trouble that nobody was asked about
+  #lost = "";
+
+  /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {string[]} features */
+  constructor(adapter, device, features) {
+    this.#device = device;
+    this.#queue = device.queue;
+    const info = adapter.info ?? {};
+    this.name = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "a WebGPU adapter";
+    this.kind = info.isFallbackAdapter || info.architecture === "swiftshader" ? "CPU" : "";
+    this.features = features;
+    this.subgroupSize = features.includes("subgroups") ? info.subgroupMinSize || 4 : 1;
+    this.limits = {};
+    for (const [ours, theirs] of Object.entries(LIMITS)) this.limits[ours] = device.limits[theirs];
+    this.limits.buffer -= MARGIN;
+    this.limits.binding = Math.min(this.limits.binding, this.limits.buffer);
+    device.addEventListener("uncapturederror", ({ error }) => (this.#uncaptured ??= troubleOf(error)));
+    device.lost.then(({ message }) => (this.#lost ||= message || "the browser gave it up"));
+  }
+
+  // -- buffers
+
+  /** A zeroed buffer's number; whether there was room for it is known at `confirm`. */
+  buffer(size, label) {
+    this.check();
+    const { STORAGE, UNIFORM, COPY_SRC, COPY_DST } = GPUBufferUsage;
+    const usage = STORAGE | UNIFORM | COPY_SRC | COPY_DST;
+    const what = `${label} (${Math.round(size / 1e6)} MB)`;
+    const made = this.#scoped(what, () => this.#device.createBuffer({ label, size, usage }));
+    this.#buffers.set(++this.#numbers, made);
+    return this.#numbers;
+  }
+
+  /** Gives a buffer's memory back at once. */
+  free(number) {
+    this.#buffers.get(number)?.destroy();
+    this.#buffers.delete(number);
+  }
+
+  /** Lets go of a buffer; programs that use it keep it. */
+  forget(number) {
+    this.#buffers.delete(number);
+  }
+
+  /** Puts bytes into a buffer: a Uint8Array, or any Python object with a buffer. Their count is a multiple of four. */
+  write(number, offset, data) {
+    this.check();
+    const target = this.#buffers.get(number);
+    if (data instanceof Uint8Array) {
+      this.#queue.writeBuffer(target, offset, data);
+      return;
+    }
+    const view = data.getBuffer("u8");
+    try {
+      this.#queue.writeBuffer(target, offset, view.data);
+    } finally {
+      view.release();
+    }
+  }
+
+  /**
+   * Asks now for bytes as they are after everything submitted so far.
+   * @returns {Promise<Uint8Array>}
+   */
+  read(number, offset, size) {
+    this.check();
+    const staging = (size <= SMALL && this.#spare.pop()) || this.#staging(Math.max(size, SMALL));
+    const encoder = this.#device.createCommandEncoder();
+    encoder.copyBufferToBuffer(this.#buffers.get(number), offset, staging, 0, size);
+    this.#queue.submit([encoder.finish()]);
+    const reading = this.#mapped(staging, size);
+    reading.catch(() => {}); // it may be nobody's any more when it fails
+    return reading;
+  }
+
+  #staging(size) {
+    return this.#device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  }
+
+  async #mapped(staging, size) {
+    try {
+      await staging.mapAsync(GPUMapMode.READ, 0, size);
+    } catch (error) {
+      throw await this.#reason(error);
+    }
+    const bytes = new Uint8Array(staging.getMappedRange(0, size).slice(0));
+    staging.unmap();
+    if (staging.size === SMALL && this.#spare.length < KEPT) this.#spare.push(staging);
+    else staging.destroy();
+    this.#complain();
+    return bytes;
+  }
+
+  // -- kernels
+
+  /**
+   * A compiled shader's number; whether it compiles is known at `confirm`.
+   * @param {string} name @param {string} code
+   * @param {Iterable<number>} indices of its bindings @param {Iterable<string>} types of them, in WebGPU's words
+   */
+  kernel(name, code, indices, types) {
+    this.check();
+    const kinds = [...types];
+    const entries = [...indices].map((binding, i) => {
+      return { binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: kinds[i] } };
+    });
+    const kernel = this.#scoped(name, () => {
+      const layout = this.#device.createBindGroupLayout({ entries });
+      const module = this.#device.createShaderModule({ label: name, code });
+      const pipeline = this.#device.createComputePipeline({
+        label: name,
+        layout: this.#device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+        compute: { module, entryPoint: "main" },
+      });
+      return { layout, pipeline };
+    });
+    return this.#kernels.push(kernel) - 1;
+  }
+
+  // -- programs
+
+  /**
+   * A recorded tape as one function. `spec` is a Python array of doubles, command after command:
+   *   kernel, x, y, z, count, count × (binding, buffer, offset, size)      a dispatch
+   *   −1, source, offset, target, offset, size                             a copy
+   */
+  program(spec) {
+    this.check();
+    const view = spec.getBuffer("f64");
+    try {
+      return this.#replayer(this.#steps(view.data));
+    } finally {
+      view.release();
+    }
+  }
+
+  #steps(words) {
+    const steps = [];
+    for (let at = 0; at < words.length; ) {
+      if (words[at] < 0) {
+        const [source, from, target, to, size] = words.subarray(at + 1, at + 6);
+        steps.push({ copy: [this.#buffers.get(source), from, this.#buffers.get(target), to, size] });
+        at += 6;
+        continue;
+      }
+      const { pipeline, layout } = this.#kernels[words[at]];
+      const [x, y, z, count] = words.subarray(at + 1, at + 5);
+      at += 5;
+      const entries = [];
+      for (const end = at + 4 * count; at < end; at += 4) {
+        const [binding, buffer, offset, size] = words.subarray(at, at + 4);
+        entries.push({ binding, resource: { buffer: this.#buffers.get(buffer), offset, size } });
+      }
+      steps.push({ copy: null, pipeline, group: this.#device.createBindGroup({ layout, entries }), x, y, z });
+    }
+    return steps;
+  }
+
+  /** Each replay records a fresh command buffer, as WebGPU demands. */
+  #replayer(steps) {
+    return () => {
+      this.check();
+      const encoder = this.#device.createCommandEncoder();
+      let pass = null;
+      for (const step of steps) {
+        if (step.copy) {
+          pass?.end();
+          pass = null;
+          encoder.copyBufferToBuffer(...step.copy);
+          continue;
+        }
+        pass ??= encoder.beginComputePass();
+        pass.setPipeline(step.pipeline);
+        pass.setBindGroup(0, step.group);
+        pass.dispatchWorkgroups(step.x, step.y, step.z);
+      }
+      pass?.end();
+      this.#queue.submit([encoder.finish()]);
+    };
+  }
+
+  // -- what is known late
+
+  /** Throws when the device is gone. */
+  check() {
+    if (this.#lost) throw new Trouble("lost", this.#lost);
+  }
+
+  /** Returns when all buffers and kernels made so far are known to be good; throws the first trouble otherwise. */
+  async confirm() {
+    const troubles = await Promise.all(this.#unconfirmed.splice(0));
+    this.check();
+    const first = troubles.find((trouble) => trouble);
+    if (first) throw first;
+    this.#complain();
+  }
+
+  /** Returns when the GPU has nothing left to do. */
+  async wait() {
+    try {
+      await this.#queue.onSubmittedWorkDone();
+    } catch (error) {
+      throw await this.#reason(error);
+    }
+    this.check();
+    this.#complain();
+  }
+
+  close() {
+    this.#lost ||= "it was closed";
+    this.#device.destroy();
+    this.#buffers.clear();
+    this.#spare.length = 0;
+  }
+
+  /** Carries `make` out between error scopes; what they catch waits for `confirm`. */
+  #scoped(what, make) {
+    this.#device.pushErrorScope("out-of-memory");
+    this.#device.pushErrorScope("validation");
+    try {
+      return make();
+    } finally {
+      for (let i = 0; i < 2; i++) {
+        const caught = this.#device.popErrorScope().then((error) => error && troubleOf(error, what));
+        this.#unconfirmed.push(caught.catch(() => null)); // a lost device answers no more: `check` says so
+      }
+    }
+  }
+
+  /** Throws, once, what went wrong where nobody was looking. */
+  #complain() {
+    const trouble = this.#uncaptured;
+    this.#uncaptured = null;
+    if (trouble) throw trouble;
+  }
+
+  /** Why a promise of WebGPU's was rejected: a device that is being lost says so a little later. */
+  async #reason(error) {
+    await Promise.race([this.#device.lost, new Promise((done) => setTimeout(done, 500))]);
+    if (this.#lost) return new Trouble("lost", this.#lost);
+    return this.#uncaptured ?? new Trouble("validation", error.message);
+  }
+}
+
+function troubleOf(error, what = "") {
+  const full = error instanceof GPUOutOfMemoryError;
+  return new Trouble(full ? "out-of-memory" : "validation", full ? what : [what, error.message].filter(Boolean).join(": "));
+}

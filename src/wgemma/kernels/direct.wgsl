@@ -1,0 +1,136 @@
+// y[r, n] = Σ_k W[n, k] · x[r, k], for any number of rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
+//
+// The way of a software adapter, in place of tile, clipped and most of matvec: a thread does one row of W with four rows
+// of x. There is no workgroup memory, which would be no faster there than any other and takes long to compile.
+//
+//   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
+//   SOFTCAP  cap · tanh(y / cap)
+//   CLIPPED  as in clipped.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
+//   EXPERTS  as in matvec.wgsl: group.z is a slot, a thread does one row of x, and with GEGLU two rows of W
+//
+// Grid: (N / 64, R / 4), both rounded up; EXPERTS: (results / 64, R, slots).
+
+struct Params {
+  blocks: u32,  // K / 32, rounded up
+  n: u32,       // rows of W (of one expert) in this part
+  rows: u32,
+  y_stride: u32,
+  y_offset: u32,
+//#if EXPERTS
+  slots: u32,
+  first_expert: u32,
+  experts: u32,  // in this part
+//#else
+//#if CLIPPED
+  x_quads: u32,  // K / 4
+  first: u32,    // the row of W this part begins with
+  x_min: f32,
+  x_max: f32,
+  y_min: f32,
+  y_max: f32,
+//#else
+  cap: f32,
+//#endif
+//#endif
+}
+@group(0) @binding(0) var<uniform> params: Params;
+//#include block
+@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+//#if BIAS
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+//#endif
+//#if EXPERTS
+@group(0) @binding(5) var<storage, read> chosen: array<u32>;
+//#if WEIGHTED
+@group(0) @binding(6) var<storage, read> weights: array<f32>;
+//#endif
+//#endif
+//#if SOFTCAP
+//#include softcap
+//#endif
+//#if GEGLU
+//#include gelu
+//#endif
+
+//#if CLIPPED
+fn x_quad(row: u32, quad: u32) -> vec4<f32> {
+  if (quad >= params.x_quads) { return vec4<f32>(); }
+  return min(max(x[row * params.x_quads + quad], vec4<f32>(params.x_min)), vec4<f32>(params.x_max));
+}
+//#else
+fn x_quad(row: u32, quad: u32) -> vec4<f32> {
+  return x[row * params.blocks * 8u + quad];
+}
+//#endif
+
+fn x_block(row: u32, block: u32) -> Block {
+  let at = block * 8u;
+  return Block(
+    x_quad(row, at), x_quad(row, at + 1u), x_quad(row, at + 2u), x_quad(row, at + 3u),
+    x_quad(row, at + 4u), x_quad(row, at + 5u), x_quad(row, at + 6u), x_quad(row, at + 7u),
+  );
+}
+
+//#if EXPERTS
+fn product(n: u32, row: u32) -> f32 {
+  var sum = 0.0;
+  for (var block = 0u; block < params.blocks; block++) { sum += dot_block(load32(n, block), x_block(row, block)); }
+  return sum;
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) place: vec3<u32>) {
+  let each = place.y * params.slots + place.z;
+  let expert = chosen[each] - params.first_expert;
+  if (expert >= params.experts) { return; }
+  let first = expert * params.n;
+//#if GEGLU
+  let width = params.n / 2u;
+//#else
+  let width = params.n;
+//#endif
+  if (place.x >= width) { return; }
+//#if WEIGHTED
+  let result = weights[each] * product(first + place.x, each);
+//#else
+//#if GEGLU
+  let n = first + 2u * place.x;
+  let result = gelu(product(n, place.y)) * product(n + 1u, place.y);
+//#else
+  let result = product(first + place.x, place.y);
+//#endif
+//#endif
+  y[each * width + place.x] = result;
+}
+//#else
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) place: vec3<u32>) {
+  let n = place.x;
+  if (n >= params.n) { return; }
+  let first = 4u * place.y;
+  let count = min(4u, params.rows - first);
+  var sums = vec4<f32>();
+  for (var block = 0u; block < params.blocks; block++) {
+    let w = load32(n, block);
+    for (var i = 0u; i < count; i++) { sums[i] += dot_block(w, x_block(first + i, block)); }
+  }
+  for (var i = 0u; i < count; i++) {
+    y[(first + i) * params.y_stride + params.y_offset + n] = finished(n, sums[i]);
+  }
+}
+
+fn finished(n: u32, sum: f32) -> f32 {
+  var result = sum;
+//#if BIAS
+  result += bias[params.first + n];
+//#endif
+//#if CLIPPED
+  result = min(max(result, params.y_min), params.y_max);
+//#endif
+//#if SOFTCAP
+  result = softcap(result, params.cap);
+//#endif
+  return result;
+}
+//#endif

@@ -1,0 +1,463 @@
+/**
+ * The app: opens chats, sends messages, and lets the parts of the page know of each other. It talks to the model only
+ * by wgemma.js, through Engine.
+ *
+ * @typedef {import("./ui/store.js").Chat} Chat
+ * @typedef {import("./ui/store.js").Message} Message
+ * @typedef {import("./ui/models.js").Entry} Entry
+ */
+
+import { Addresses } from "./ui/attachments.js";
+import { Answering, recover } from "./ui/answering.js";
+import { exportChats, importChats } from "./ui/backup.js";
+import { Composer } from "./ui/composer.js";
+import { Conversation } from "./ui/conversation.js";
+import { announce, part, placeIcons } from "./ui/dom.js";
+import { Engine } from "./ui/engine.js";
+import { excerpt, plural, whole } from "./ui/format.js";
+import { hasCommandKey, listenToDrops, listenToFiles, listenToKeys } from "./ui/input.js";
+import { ModelPicker } from "./ui/model_picker.js";
+import { notice, toast, withdraw } from "./ui/notices.js";
+import { fillUnsupported, fillWelcome, showHelp } from "./ui/pages.js";
+import { remembered } from "./ui/remembered.js";
+import { keepSettings, lastSettings, options } from "./ui/settings.js";
+import { SettingsPanel } from "./ui/settings_panel.js";
+import { Sidebar } from "./ui/sidebar.js";
+import { StatusLine } from "./ui/status_line.js";
+import { freshId, openStore, storageSentence } from "./ui/store.js";
+import { themeButton } from "./ui/theme_button.js";
+import { forModel, Tree } from "./ui/thread.js";
+
+const CHAT = "wgemma.chat"; // the one that is open in this tab
+
+const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+const fine = () => matchMedia("(pointer: fine)").matches; // focusing the box raises a phone's keyboard
+
+class App {
+  /** @param {import("./ui/store.js").Store} store */
+  constructor(store) {
+    this.store = store;
+    this.engine = new Engine();
+    /** @type {Chat} */ this.chat = this.#blankChat();
+    this.tree = new Tree([]);
+    /** @type {{chat: Chat, tree: Tree, answering: Answering, over: Promise<void>} | null} */ this.live = null;
+    this.addresses = new Addresses();
+    /** @type {Map<string, Blob>} media of this visit, also those that could not be kept */ this.media = new Map();
+    this.others = new BroadcastChannel("wgemma");
+    this.composer = new Composer({
+      send: (text, attachments) => this.send(text, attachments),
+      stop: () => this.stop(),
+      think: (on) => this.setSettings({ ...this.chat.settings, think: on }),
+    });
+    this.conversation = new Conversation({
+      regenerate: (message) => this.regenerate(message),
+      edit: (message, text) => this.edit(message, text),
+      show: (message) => this.showVersion(message),
+      answerCalls: (message, results) => this.answerCalls(message, results),
+      medium: (id) => this.address(id),
+    });
+    this.sidebar = new Sidebar(store, {
+      open: (id) => this.open(id),
+      rename: (chat, title) => this.rename(chat, title),
+      remove: (chat) => this.remove(chat),
+      save: async (chat) => exportChats([await this.#whole(chat)]),
+    });
+    this.picker = new ModelPicker(this.engine, { stop: () => this.stop(), settings: () => this.openSettings() });
+    this.status = new StatusLine();
+    this.panel = new SettingsPanel({
+      change: (settings) => this.setSettings(settings),
+      context: (tokens) => (this.picker.context = tokens),
+    });
+  }
+
+  // -- beginning
+
+  async start() {
+    placeIcons();
+    for (const key of document.querySelectorAll("[data-mod]")) key.prepend(hasCommandKey ? "⌘" : "Ctrl ");
+    this.#listen();
+    themeButton();
+    this.engine.addEventListener("change", () => this.#drawState());
+    this.#drawState();
+    if (!this.store.lasting) notice("storage", this.store.sentence);
+    await recover(this.store).catch(() => {});
+    const last = remembered(CHAT, undefined, true);
+    if (!last || !(await this.open(last))) this.newChat();
+    await Promise.all([this.engine.start(), this.picker.list()]);
+    if (this.engine.state === "unsupported") fillUnsupported(this.engine.reason);
+    this.#drawState();
+    const { chosen } = this.picker;
+    if (chosen?.embedded && this.engine.state === "empty") this.picker.load(chosen);
+  }
+
+  #listen() {
+    part("new-chat").addEventListener("click", () => this.newChat());
+    part("settings").addEventListener("click", () => this.openSettings());
+    part("help").addEventListener("click", () => showHelp(this.#about()));
+    part("export").addEventListener("click", () => this.exportAll());
+    listenToFiles("import", (files) => files.forEach((file) => this.import(file)));
+    listenToDrops((files) => this.take(files));
+    listenToKeys({
+      stop: () => (this.sidebar.isOut ? this.sidebar.slide(false) : this.stop()),
+      newChat: () => this.newChat(),
+      settings: () => this.openSettings(),
+      search: () => this.sidebar.find(),
+      help: () => showHelp(this.#about()),
+      editLast: () => this.#editLast(),
+    });
+    this.others.addEventListener("message", () => this.sidebar.refresh());
+  }
+
+  /** Files from anywhere, each to where it belongs. @param {File[]} files */
+  take(files) {
+    const named = (/** @type {string} */ suffix) => files.filter((file) => file.name.toLowerCase().endsWith(suffix));
+    const [models, chats] = [named(".gguf"), named(".json")];
+    if (models.length) this.picker.open(models);
+    for (const file of chats) this.import(file);
+    const rest = files.filter((file) => !models.includes(file) && !chats.includes(file));
+    if (rest.length) this.composer.attach(rest);
+  }
+
+  #editLast() {
+    const mine = this.tree.branch(this.chat.head).findLast((message) => message.role === "user");
+    if (mine) this.conversation.view(mine.id)?.edit();
+    return mine !== undefined;
+  }
+
+  // -- what the page shows of the model
+
+  #drawState() {
+    this.status.show(this.engine, this.live !== null);
+    this.picker.show();
+    this.composer.busy(this.live !== null);
+    this.composer.able(this.picker.abilities);
+    byId("unsupported").hidden = this.engine.state !== "unsupported";
+    this.#drawWelcome();
+  }
+
+  #drawWelcome() {
+    fillWelcome(this.picker.chosen?.embedded ?? false, (text) => this.composer.write(text));
+    byId("welcome").hidden = this.tree.byId.size > 0 || this.engine.state === "unsupported";
+  }
+
+  /** The model and the machine, in a line. */
+  #about() {
+    const { info } = this.engine;
+    if (!info) return "No model is loaded.";
+    return [info.name, info.quantisation, `context ${whole(info.context)}`, info.adapter].filter(Boolean).join(" · ");
+  }
+
+  // -- chats
+
+  /** @returns {Chat} */
+  #blankChat() {
+    const now = Date.now();
+    return {
+      id: freshId(),
+      title: "New chat",
+      named: false,
+      created: now,
+      updated: now,
+      head: null,
+      settings: lastSettings(),
+    };
+  }
+
+  newChat() {
+    this.#become(this.#blankChat(), new Tree([]));
+    if (fine()) this.composer.prompt.focus();
+  }
+
+  /** @param {string} id */
+  async open(id) {
+    if (this.live?.chat.id === id) this.#become(this.live.chat, this.live.tree);
+    else {
+      const found = await this.store.whole(id).catch(() => null);
+      const chat = found?.chats[0];
+      if (!found || !chat) return false;
+      const { messages } = found;
+      for (const message of messages) if (message.role === "assistant") message.finish ??= "interrupted";
+      this.#become(chat, new Tree(messages));
+    }
+    if (fine()) this.composer.prompt.focus();
+    return true;
+  }
+
+  /** @param {Chat} chat @param {Tree} tree */
+  #become(chat, tree) {
+    this.chat = chat;
+    this.tree = tree;
+    this.addresses.release();
+    remembered(CHAT, chat.id, true);
+    this.sidebar.current = chat.id;
+    this.sidebar.slide(false);
+    this.sidebar.refresh();
+    this.conversation.views.clear();
+    this.#drawChat();
+    this.conversation.toEnd();
+    if (this.live?.chat === chat) this.conversation.view(this.live.answering.message.id)?.begin();
+  }
+
+  #drawChat() {
+    const branch = this.tree.branch(this.chat.head);
+    document.title = this.tree.byId.size ? `${this.chat.title} · wgemma` : "wgemma";
+    this.conversation.show(branch, this.tree);
+    this.composer.thinks(this.chat.settings.think);
+    this.status.count(branch.findLast((message) => message.stats)?.stats);
+    this.#drawWelcome();
+  }
+
+  /** @param {Chat} chat @param {string} title */
+  async rename(chat, title) {
+    const own = chat.id === this.chat.id ? this.chat : chat;
+    Object.assign(own, { title, named: true });
+    await this.#save({ chats: [own] });
+    this.sidebar.refresh();
+    this.#drawChat();
+  }
+
+  /** @param {Chat} chat */
+  async remove(chat) {
+    if (this.live?.chat.id === chat.id) await this.stop();
+    const whole = await this.#whole(chat);
+    try {
+      await this.store.remove(chat.id);
+    } catch (error) {
+      toast(storageSentence(error));
+      return;
+    }
+    if (chat.id === this.chat.id) this.newChat();
+    this.#changed();
+    toast(`“${excerpt(chat.title, 40)}” is deleted.`, {
+      label: "Undo",
+      act: async () => {
+        await this.#save(whole);
+        this.#changed();
+      },
+    });
+  }
+
+  /** All of a chat, as far as it could be kept; of the open one, all. @param {Chat} chat */
+  async #whole(chat) {
+    const kept = await this.store.whole(chat.id).catch(() => ({ chats: [], messages: [], media: [] }));
+    if (chat.id !== this.chat.id) return kept;
+    const messages = [...this.tree.byId.values()];
+    const ids = new Set(messages.flatMap((message) => message.attachments?.map((one) => one.id) ?? []));
+    const media = await Promise.all([...ids].map(async (id) => ({ id, chat: chat.id, blob: await this.blob(id) })));
+    return { chats: [this.chat], messages, media: media.filter((medium) => medium.blob) };
+  }
+
+  #changed() {
+    this.sidebar.refresh();
+    this.others.postMessage("changed");
+  }
+
+  /** @param {{chats?: Chat[], messages?: Message[], media?: import("./ui/store.js").Medium[]}} records */
+  async #save(records) {
+    try {
+      await this.store.put(records);
+      withdraw("unsaved");
+    } catch (error) {
+      notice("unsaved", storageSentence(error), { label: "Export", act: () => this.exportAll() });
+    }
+  }
+
+  /** @param {string} id */
+  async blob(id) {
+    return this.media.get(id) ?? (await this.store.get("media", id).catch(() => undefined))?.blob;
+  }
+
+  /** @param {string} id */
+  async address(id) {
+    const blob = await this.blob(id);
+    return blob && this.addresses.of(id, blob);
+  }
+
+  // -- settings
+
+  openSettings() {
+    const context = { chosen: this.picker.context, now: this.engine.info?.context ?? null };
+    this.panel.open(this.chat.settings, this.picker.chosen, context);
+  }
+
+  /** @param {import("./ui/settings.js").Settings} settings */
+  setSettings(settings) {
+    this.chat.settings = settings;
+    keepSettings(settings);
+    this.composer.thinks(settings.think);
+    if (this.tree.byId.size) this.#save({ chats: [this.chat] });
+  }
+
+  // -- messages
+
+  /**
+   * Tells whether the message was taken.
+   * @param {string} text @param {import("./ui/attachments.js").Attached[]} attachments
+   */
+  send(text, attachments) {
+    if (this.live) {
+      toast("The model is still answering. Esc stops it.");
+      return false;
+    }
+    if (this.engine.state === "unsupported") {
+      toast(this.engine.reason);
+      return false;
+    }
+    const media = attachments.map(({ id, blob }) => ({ id, chat: this.chat.id, blob }));
+    for (const { id, blob } of media) this.media.set(id, blob);
+    const facts = attachments.map(({ blob: _, ...fact }) => fact);
+    if (!this.chat.named && !this.tree.byId.size) this.chat.title = excerpt(text) || facts[0]?.name || "New chat";
+    const message = this.#add({
+      role: "user",
+      parent: this.chat.head,
+      content: text,
+      ...(facts.length && { attachments: facts }),
+    });
+    this.answer(message, media);
+    return true;
+  }
+
+  /** @param {Omit<Message, "id" | "chat" | "created">} said @returns {Message} */
+  #add(said) {
+    const newest = Math.max(0, ...[...this.tree.byId.values()].slice(-1).map((message) => message.created));
+    const message = { ...said, id: freshId(), chat: this.chat.id, created: Math.max(Date.now(), newest + 1) };
+    this.tree.add(message);
+    this.chat.head = message.id;
+    this.chat.updated = Date.now();
+    return message;
+  }
+
+  /** @param {Message} message */
+  async regenerate(message) {
+    await this.stop();
+    this.chat.head = message.parent;
+    const before = message.parent && this.tree.byId.get(message.parent);
+    if (before) this.answer(before);
+  }
+
+  /** @param {Message} message @param {string} text */
+  async edit(message, text) {
+    await this.stop();
+    const { attachments } = message;
+    this.answer(
+      this.#add({ role: "user", parent: message.parent, content: text, ...(attachments && { attachments }) }),
+    );
+  }
+
+  /** @param {Message} message @param {{name: string, content: string}[]} results */
+  async answerCalls(message, results) {
+    await this.stop();
+    this.answer(this.#add({ role: "tool", parent: message.id, content: "", results }));
+  }
+
+  /** @param {Message} message one of several versions */
+  async showVersion(message) {
+    await this.stop();
+    this.chat.head = this.tree.headThrough(message.id);
+    this.#drawChat();
+    this.#save({ chats: [this.chat] });
+  }
+
+  /** Lets the model answer a message. @param {Message} question @param {import("./ui/store.js").Medium[]} [media] */
+  answer(question, media = []) {
+    const { chat, tree } = this;
+    const entry = this.picker.chosen;
+    const said = tree.branch(question.id);
+    const message = this.#add({
+      role: "assistant",
+      parent: question.id,
+      content: "",
+      ...(entry && { model: entry.name }),
+    });
+    const answering = new Answering(message, {
+      grown: (piece) => this.chat === chat && this.conversation.view(message.id)?.grow(piece),
+      counted: (stats) => this.chat === chat && this.status.count(stats),
+      save: () => this.#save({ messages: [message], chats: [chat] }),
+    });
+    const asked = this.#save({ chats: [chat], messages: [question, message], media }).then(() => this.#changed());
+    const over = answering.run(async (signal) => {
+      await asked;
+      const parts = await this.#parts(said, chat.settings, entry, signal);
+      answering.stats.context = this.engine.info?.context;
+      return parts;
+    });
+    this.live = { chat, tree, answering, over: over.then(() => this.#answered(chat, message, answering)) };
+    this.#drawChat();
+    this.conversation.view(message.id)?.begin();
+    this.conversation.toEnd();
+    this.#drawState();
+    announce("Answering.");
+  }
+
+  /**
+   * @param {Message[]} said @param {import("./ui/settings.js").Settings} settings
+   * @param {Entry | null} entry @param {AbortSignal} signal
+   */
+  async #parts(said, settings, entry, signal) {
+    if (!entry) throw new Error("No model is chosen. Open a .gguf file with the button at the top of the page.");
+    const how = { ...entry.settings, ...options(settings), signal };
+    const messages = await forModel(said, settings.system || entry.system, (id) => this.blob(id));
+    await unlessAborted(this.picker.ready(entry), signal);
+    return this.engine.chat(messages, how);
+  }
+
+  /** @param {Chat} chat @param {Message} message @param {Answering} answering */
+  #answered(chat, message, answering) {
+    this.live = null;
+    if (this.chat === chat) {
+      this.conversation.view(message.id)?.end();
+      this.status.count(message.stats);
+    }
+    this.#drawState();
+    this.#changed();
+    if (message.error) announce(message.error);
+    else if (message.finish === "cancelled") announce("Stopped.");
+    else announce(message.calls?.length ? "The model asks for the result of a tool." : spoken(message.content));
+    if (answering.error) console.warn(answering.error);
+  }
+
+  /** Ends the answer that is being given; done when it has ended. */
+  async stop() {
+    const { live } = this;
+    live?.answering.stop.abort();
+    await live?.over;
+  }
+
+  // -- files
+
+  /** All chats, the open one also if it could not be kept. */
+  async exportAll() {
+    /** @type {Chat[]} */
+    const chats = await this.store.all("chats").catch(() => []);
+    if (this.tree.byId.size && !chats.some((chat) => chat.id === this.chat.id)) chats.push(this.chat);
+    await exportChats(await Promise.all(chats.map((chat) => this.#whole(chat))));
+  }
+
+  /** @param {File} file */
+  async import(file) {
+    const chats = await importChats(file, this.store);
+    this.#changed();
+    if (chats.length === 1) this.open(chats[0].id);
+  }
+}
+
+/** What is told of an answer when it is there: the answer, if it is short. @param {string} content */
+function spoken(content) {
+  const words = content.replace(/[`*_#>|]/g, "").trim();
+  return words.length < 600 ? `Answer: ${words}` : `The answer is there: ${plural(words.split(/\s+/).length, "word")}.`;
+}
+
+/** @template T @param {Promise<T>} promise @param {AbortSignal} signal @returns {Promise<T>} */
+function unlessAborted(promise, signal) {
+  const aborted = new Promise((_, reject) => {
+    const leave = () => reject(signal.reason);
+    if (signal.aborted) leave();
+    else signal.addEventListener("abort", leave, { once: true });
+  });
+  return Promise.race([promise, /** @type {Promise<never>} */ (aborted)]);
+}
+
+const worker = navigator.serviceWorker?.register("./sw.js", { type: "classic", updateViaCache: "none" });
+worker?.catch(() => {}); // it works without, too
+const app = new App(await openStore());
+await app.start();

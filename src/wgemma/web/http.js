@@ -1,0 +1,139 @@
+/**
+ * Asking web servers for bytes, and for the rest of them when a line is cut.
+ *
+ * `WebSource` is a source (see sources.js) that keeps nothing; opfs.js keeps what it downloads.
+ */
+
+import { gathered } from "./file.js";
+import { WgemmaError } from "./trouble.js";
+
+const ATTEMPTS = 5; // requests in a row without a single byte before giving up
+const PATIENCE = 30_000; // milliseconds without a byte before a line counts as cut
+
+/** A file on a web server that answers Range requests; nothing of it is kept. */
+export class WebSource {
+  static async open(url, signal) {
+    let answer;
+    await persist(url, signal, async () => {
+      answer = await request(url, { headers: { Range: "bytes=0-0" }, signal });
+      await answer.body?.cancel();
+      return { whole: true, moved: true };
+    });
+    const size = Number(/^bytes 0-0\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "")?.[1]);
+    if (answer.status !== 206 || !size) {
+      throw new WgemmaError(
+        "network",
+        `${url}: the server does not answer Range requests, so single parts cannot be read. Load it with save: true.`,
+      );
+    }
+    return new WebSource(url, size, validatorOf(answer), signal);
+  }
+
+  constructor(url, size, validator, signal) {
+    this.name = nameOf(url);
+    this.size = size;
+    this.url = url;
+    this.validator = validator;
+    this.signal = signal;
+  }
+
+  async read(offset, length) {
+    const bytes = new Uint8Array(length);
+    let have = 0;
+    await persist(this.url, this.signal, async () => {
+      const headers = { Range: `bytes=${offset + have}-${offset + length - 1}` };
+      const answer = await request(this.url, { headers, signal: this.signal });
+      if (answer.status !== 206 || validatorOf(answer) !== this.validator) throw changed(this.url);
+      const before = have;
+      for await (const piece of pieces(answer)) {
+        bytes.set(piece.subarray(0, length - have), have);
+        have += Math.min(piece.length, length - have);
+      }
+      return { whole: have === length, moved: have > before };
+    });
+    return bytes;
+  }
+
+  rows(offsets, length) {
+    return gathered(this, offsets, length);
+  }
+
+  async finished() {}
+
+  async close() {}
+}
+
+/** The last part of an address, without what only the server needs. */
+export function nameOf(url) {
+  const last = new URL(url).pathname.split("/").pop() || url;
+  try {
+    return decodeURIComponent(last);
+  } catch {
+    return last;
+  }
+}
+
+/** What tells one version of a file from another. */
+export function validatorOf(answer) {
+  return answer.headers.get("ETag") ?? answer.headers.get("Last-Modified") ?? "";
+}
+
+export function changed(url) {
+  return new WgemmaError("network", `${nameOf(url)} changed on the server while it was read. Load it again.`);
+}
+
+/** A request that was answered; refusals are errors, no answer at all is a TypeError, as fetch has it. */
+export async function request(url, { headers = {}, signal } = {}) {
+  const patience = new AbortController();
+  const timer = setTimeout(() => patience.abort(new TypeError("no answer")), PATIENCE);
+  const signals = [patience.signal, ...(signal ? [signal] : [])];
+  const answer = await fetch(url, { headers, signal: AbortSignal.any(signals), cache: "no-store" }).finally(() => clearTimeout(timer));
+  if (!answer.ok) {
+    throw new WgemmaError("network", `${nameOf(url)}: the server answered ${answer.status} ${answer.statusText}.`.replace(" .", "."));
+  }
+  return answer;
+}
+
+/** The chunks of an answer; a line that is cut ends them early. */
+export async function* pieces(answer) {
+  const reader = answer.body.getReader();
+  try {
+    for (;;) {
+      const timer = setTimeout(() => reader.cancel(), PATIENCE);
+      const { done, value } = await reader.read().finally(() => clearTimeout(timer));
+      if (done) return;
+      yield value;
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/**
+ * Tries again and again until `attempt` says that it is whole; gives up when several in a row moved nothing.
+ * @param {string} url @param {AbortSignal | undefined} signal
+ * @param {() => Promise<{whole: boolean, moved: boolean}>} attempt
+ * @param {() => string} [kept] what to add to the sentence
+ */
+export async function persist(url, signal, attempt, kept = () => "") {
+  for (let failures = 0; failures < ATTEMPTS; ) {
+    if (failures) await new Promise((done) => setTimeout(done, 100 * 2 ** failures));
+    signal?.throwIfAborted();
+    try {
+      const { whole, moved } = await attempt();
+      if (whole) return;
+      failures = moved ? 0 : failures + 1;
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // fetch's word for a server that does not answer
+      failures++;
+    }
+  }
+  throw unreachable(url, kept());
+}
+
+export function unreachable(url, more = "") {
+  const host = new URL(url).host;
+  return new WgemmaError("network", `${nameOf(url)}: ${host} does not answer. Check the connection and load it again.${more}`);
+}

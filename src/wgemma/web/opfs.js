@@ -1,0 +1,372 @@
+/**
+ * Models kept in the browser's own storage (the origin private file system): downloaded once, there after a reload and
+ * without a network.
+ *
+ *   wgemma/<key>.gguf   the bytes so far          <key> is a hash of the address
+ *   wgemma/<key>.json   {url, name, size, validator, sha256, whole}
+ *   wgemma/verdicts.json
+ *
+ * A download runs from front to back while the model is being loaded from what has come; one that was cut goes on where
+ * it stopped. Synchronous access handles exist in Workers only, so `openSaved` does too; `saved` and `forget` work anywhere.
+ */
+
+import { FileSource } from "./file.js";
+import { changed, nameOf, persist, pieces, request, unreachable, validatorOf } from "./http.js";
+import { Sha256 } from "./sha256.js";
+import { human, WgemmaError } from "./trouble.js";
+
+const FOLDER = "wgemma";
+const STEP = 8 << 20; // bytes hashed or read at a time
+
+// -- what is there
+
+/** The models in the browser's storage. @returns {Promise<{url: string, name: string, size: number, loaded: number, whole: boolean}[]>} */
+export async function saved() {
+  const place = await folder();
+  const found = [];
+  for await (const name of place?.keys() ?? []) {
+    if (!/^[0-9a-f]{32}\.json$/.test(name)) continue;
+    const note = await readNote(place, name.slice(0, -5));
+    if (!note) continue;
+    const file = await fileOf(place, `${name.slice(0, -5)}.gguf`);
+    const { url, size, whole } = note;
+    found.push({ url, name: note.name, size, loaded: file?.size ?? 0, whole: whole && file?.size === size });
+  }
+  return found;
+}
+
+/** Removes a model from the browser's storage. @param {string} url */
+export async function forget(url) {
+  const place = await folder();
+  if (place) await remove(place, await keyOf(new URL(url, self.location.href).href));
+}
+
+async function folder() {
+  try {
+    return await (await navigator.storage.getDirectory()).getDirectoryHandle(FOLDER, { create: true });
+  } catch {
+    return null; // no such storage here, or none in a private window
+  }
+}
+
+async function keyOf(url) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url.split("#")[0])));
+  return Array.from(digest.subarray(0, 16), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+async function remove(place, key) {
+  for (const name of [`${key}.json`, `${key}.gguf`]) await place.removeEntry(name).catch(() => {});
+}
+
+async function fileOf(place, name) {
+  try {
+    return await (await place.getFileHandle(name)).getFile();
+  } catch {
+    return null;
+  }
+}
+
+async function readText(place, name) {
+  const file = await fileOf(place, name);
+  return file ? file.text() : "";
+}
+
+/** Writes a small file whole; where that cannot be, it stays as it was. */
+async function writeText(place, name, text) {
+  const handle = await (await place.getFileHandle(name, { create: true })).createSyncAccessHandle();
+  try {
+    handle.truncate(0);
+    handle.write(new TextEncoder().encode(text), { at: 0 });
+    handle.flush();
+  } finally {
+    handle.close();
+  }
+}
+
+async function readNote(place, key) {
+  try {
+    const note = JSON.parse(await readText(place, `${key}.json`));
+    return typeof note.url === "string" && Number.isSafeInteger(note.size) ? note : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Where engine/selftest.py keeps its verdicts. */
+export const verdicts = {
+  async read() {
+    const place = await folder();
+    return place ? readText(place, "verdicts.json") : "";
+  },
+  async write(text) {
+    const place = await folder();
+    if (place) await writeText(place, "verdicts.json", text).catch(() => {});
+  },
+};
+
+// -- opening
+
+/**
+ * The saved copy of `url`, or a download that becomes one. Null where the browser has no such storage, or another tab is
+ * busy with the same download.
+ * @param {string} url @param {import("./sources.js").How} how
+ */
+export async function openSaved(url, how) {
+  const place = await folder();
+  if (!place) return null;
+  const key = await keyOf(url);
+  const note = await readNote(place, key);
+  if (note?.whole && (await isCurrent(place, key, note, how))) {
+    const source = await openWhole(place, key, note);
+    if (source) return source;
+  }
+  const handle = await lock(place, key);
+  return handle && Download.start({ place, key, url, handle, note, how });
+}
+
+/** Whether a whole copy is what is wanted: by its hash, else by what the server says; without a server it is. */
+async function isCurrent(place, key, note, { sha256, signal }) {
+  const { url } = note;
+  if (sha256 && note.sha256) return note.sha256 === sha256;
+  if (sha256) {
+    const handle = await lock(place, key);
+    if (!handle) return false;
+    const found = hashOf(handle, handle.getSize()).hex();
+    handle.close();
+    if (found === sha256) await writeText(place, `${key}.json`, JSON.stringify({ ...note, sha256 }));
+    return found === sha256;
+  }
+  try {
+    const answer = await fetch(url, { method: "HEAD", cache: "no-store", signal });
+    const size = Number(answer.headers.get("Content-Length"));
+    return !answer.ok || ((!size || size === note.size) && validatorOf(answer) === note.validator);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return true;
+  }
+}
+
+async function openWhole(place, key, note) {
+  const file = await fileOf(place, `${key}.gguf`);
+  if (file?.size !== note.size) return null;
+  const discard = () => remove(place, key);
+  try {
+    const entry = await place.getFileHandle(`${key}.gguf`);
+    return new SavedFile(await entry.createSyncAccessHandle({ mode: "read-only" }), note, discard);
+  } catch {
+    return new FileSource(file, note.name); // another tab has it open, too
+  }
+}
+
+async function lock(place, key) {
+  const entry = await place.getFileHandle(`${key}.gguf`, { create: true });
+  try {
+    return await entry.createSyncAccessHandle();
+  } catch {
+    return null;
+  }
+}
+
+/** A whole copy. */
+class SavedFile {
+  #handle;
+  #buffer = new Uint8Array(0);
+  #discard;
+
+  constructor(handle, { name, size }, discard) {
+    this.#handle = handle;
+    this.#discard = discard;
+    this.name = name;
+    this.size = size;
+  }
+
+  read(offset, length) {
+    return this.rows([offset], length);
+  }
+
+  rows(offsets, length) {
+    const wanted = [...offsets];
+    const bytes = this.#room(wanted.length * length);
+    wanted.forEach((at, i) => {
+      const count = this.#handle.read(bytes.subarray(i * length, (i + 1) * length), { at });
+      if (count !== length) throw new WgemmaError("network", `${this.name} in the browser's storage was cut. Load it again.`);
+    });
+    return bytes;
+  }
+
+  #room(length) {
+    if (this.#buffer.length < length) this.#buffer = new Uint8Array(length);
+    return this.#buffer.subarray(0, length);
+  }
+
+  async finished() {}
+
+  async close(discard = false) {
+    this.#handle.close();
+    if (discard) await this.#discard();
+  }
+}
+
+// -- downloading
+
+/** A download on its way to the disk, which can be read as far as it has come. */
+class Download {
+  #place;
+  #key;
+  #handle;
+  #note;
+  #how;
+  #stop = new AbortController();
+  #hash = null;
+  #have = 0;
+  #waiting = []; // {end, resolve}: who reads what has not come yet
+  #reader = null; // a SavedFile on the same handle
+  #finished;
+
+  /** Begins where the last one stopped, if the server still has the same file. */
+  static async start({ place, key, url, handle, note, how }) {
+    const download = new Download(place, key, handle, how);
+    try {
+      await download.#begin(url, note);
+    } catch (error) {
+      handle.close();
+      if (!note) await remove(place, key);
+      throw error instanceof TypeError ? unreachable(url) : error;
+    }
+    return download;
+  }
+
+  constructor(place, key, handle, how) {
+    this.#place = place;
+    this.#key = key;
+    this.#handle = handle;
+    this.#how = how;
+    how.signal?.addEventListener("abort", () => this.#stop.abort(how.signal.reason));
+  }
+
+  async #begin(url, note) {
+    const had = note ? Math.min(this.#handle.getSize(), note.size) : 0;
+    let answer = had && had < note.size ? await this.#rest(url, had, note) : null;
+    this.#have = answer ? had : 0;
+    answer ??= await request(url, { signal: this.#stop.signal });
+    const size = this.#have ? note.size : Number(answer.headers.get("Content-Length"));
+    if (!size) throw new WgemmaError("network", `${nameOf(url)}: the server does not say how large it is, so it cannot be kept.`);
+    this.name = nameOf(url);
+    this.size = size;
+    this.#note = { url, name: this.name, size, validator: validatorOf(answer), sha256: this.#how.sha256 ?? "", whole: false };
+    this.#handle.truncate(this.#have);
+    await this.#checkRoom();
+    await writeText(this.#place, `${this.#key}.json`, JSON.stringify(this.#note));
+    this.#reader = new SavedFile(this.#handle, this.#note, () => {});
+    this.#finished = this.#run(answer);
+    this.#finished.catch(() => {}); // whoever reads or waits hears of it
+  }
+
+  /** Says early that it will not fit, as far as the browser tells. */
+  async #checkRoom() {
+    const { quota, usage } = await navigator.storage.estimate();
+    if (quota - usage < this.size - this.#have) throw this.#tooLarge(quota - usage);
+  }
+
+  #tooLarge(room) {
+    const free = room === undefined ? "" : ` and has room for ${human(Math.max(room, 0))}`;
+    return new WgemmaError(
+      "quota",
+      `${this.name} takes ${human(this.size)}, more than this browser will keep: ${human(this.#have)} of it are here${free}. ` +
+        "Remove other models or free some disk space, or load it without keeping it, or from a file.",
+    );
+  }
+
+  async #run(answer) {
+    if (this.#how.sha256) this.#hash = hashOf(this.#handle, this.#have);
+    await persist(
+      this.#note.url,
+      this.#stop.signal,
+      async () => {
+        answer ??= await this.#rest(this.#note.url, this.#have, this.#note);
+        if (!answer) throw changed(this.#note.url);
+        const before = this.#have;
+        for await (const piece of pieces(answer)) this.#take(piece);
+        answer = null;
+        return { whole: this.#have === this.size, moved: this.#have > before };
+      },
+      () => ` ${human(this.#have)} of ${human(this.size)} are kept: it goes on from there.`,
+    );
+    this.#handle.flush();
+    const digest = this.#hash?.hex() ?? "";
+    if (this.#how.sha256 && digest !== this.#how.sha256) {
+      await this.close(true);
+      throw new WgemmaError("network", `${this.name} is damaged: its hash is not the one it should have. Load it again.`);
+    }
+    await writeText(this.#place, `${this.#key}.json`, JSON.stringify({ ...this.#note, whole: true }));
+  }
+
+  /** What follows `have` bytes; null from a server that has another file by now, or cannot resume. */
+  async #rest(url, have, { size, validator }) {
+    const answer = await request(url, { headers: { Range: `bytes=${have}-` }, signal: this.#stop.signal });
+    const [, start, total] = /^bytes (\d+)-\d+\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "") ?? [];
+    if (answer.status === 206 && Number(start) === have && Number(total) === size && validatorOf(answer) === validator) {
+      return answer;
+    }
+    await answer.body?.cancel();
+    return null;
+  }
+
+  #take(piece) {
+    if (this.#have + piece.length > this.size) throw changed(this.#note.url);
+    try {
+      const written = this.#handle.write(piece, { at: this.#have });
+      if (written !== piece.length) throw new DOMException("", "QuotaExceededError");
+    } catch (error) {
+      throw error.name === "QuotaExceededError" ? this.#tooLarge() : error;
+    }
+    this.#hash?.update(piece);
+    this.#have += piece.length;
+    this.#how.progress?.(this.#have, this.size);
+    for (const one of this.#waiting.filter(({ end }) => end <= this.#have)) one.resolve();
+    this.#waiting = this.#waiting.filter(({ end }) => end > this.#have);
+  }
+
+  #until(end) {
+    if (end <= this.#have) return null;
+    const { promise, resolve, reject } = Promise.withResolvers();
+    this.#waiting.push({ end, resolve });
+    this.#finished.catch(reject);
+    return promise;
+  }
+
+  // -- as a source
+
+  read(offset, length) {
+    const wait = this.#until(offset + length);
+    return wait ? wait.then(() => this.#reader.read(offset, length)) : this.#reader.read(offset, length);
+  }
+
+  rows(offsets, length) {
+    const wanted = [...offsets];
+    const wait = this.#until(Math.max(...wanted) + length);
+    return wait ? wait.then(() => this.#reader.rows(wanted, length)) : this.#reader.rows(wanted, length);
+  }
+
+  finished() {
+    return this.#finished;
+  }
+
+  async close(discard = false) {
+    this.#stop.abort();
+    this.#handle.close();
+    if (discard) await remove(this.#place, this.#key);
+  }
+}
+
+/** A hash that has seen the first `length` bytes of a file. */
+function hashOf(handle, length) {
+  const hash = new Sha256();
+  const bytes = new Uint8Array(STEP);
+  for (let at = 0; at < length; at += STEP) {
+    const part = bytes.subarray(0, Math.min(STEP, length - at));
+    handle.read(part, { at });
+    hash.update(part);
+  }
+  return hash;
+}

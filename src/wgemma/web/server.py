@@ -1,0 +1,170 @@
+"""The web server behind the page: Starlette, read-only, and only the addresses of two tables.
+
+`/models.json` and `/models/<id>` come from the embedded model and the Ollama store, everything else from `Site`. Models
+are sent by HTTP Range, a piece at a time; whole ones are never in memory.
+"""
+
+import logging
+from pathlib import Path
+from socket import socket
+from types import FrameType
+from typing import BinaryIO
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Send
+
+from wgemma.errors import StoreError
+from wgemma.files.ollama import Store
+from wgemma.web.guard import Guard
+from wgemma.web.models import Offer, by_id, embedded_offer, stored_offers
+from wgemma.web.ranges import Unsatisfiable, parse_range
+from wgemma.web.site import Site
+
+PIECE = 1 << 20
+
+
+def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
+    """The application; `names` are the host names it answers to besides those of loopback."""
+    shelf = Shelf()
+    site = Site([offer.record() for offer in shelf.embedded])
+
+    def models(request: Request) -> Response:
+        records = [offer.record() for offer in shelf.refresh()]
+        return JSONResponse(records, headers={"Cache-Control": "no-store"})
+
+    def model(request: Request) -> Response:
+        offer = shelf.find(request.path_params["id"])
+        return _nothing_here() if offer is None else _send_model(request, offer)
+
+    def asset(request: Request) -> Response:
+        address = request.path_params["address"]
+        if address not in site.assets:
+            return _nothing_here()
+        body, digest = site.read(address)
+        # Always asked for again, seldom sent again: a new version shows at once.
+        headers = {"Cache-Control": "no-cache", "ETag": f'"{digest}"'}
+        if _is_known(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        return Response(body, headers=headers, media_type=site.assets[address].kind)
+
+    routes = [Route("/models.json", models), Route("/models/{id}", model), Route("/{address:path}", asset)]
+    return Guard(Starlette(routes=routes), names)
+
+
+def serve(app: ASGIApp, listening: socket) -> None:
+    """Answers on that socket until a Ctrl-C or a signal ends it."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off from here on is meant to be
+        super().handle_exit(sig, frame)
+
+
+class Shelf:
+    """The models on offer, by id. The store is looked through when the page asks for the list."""
+
+    def __init__(self) -> None:
+        offer = embedded_offer()
+        self.embedded = [offer] if offer else []
+        self._by_id: dict[str, Offer] = {}
+
+    def refresh(self) -> list[Offer]:
+        """All of them, the embedded one first."""
+        try:
+            stored = stored_offers(Store.find())
+        except StoreError:  # a store that may not be read offers nothing
+            stored = []
+        self._by_id = by_id([*self.embedded, *stored])
+        return list(self._by_id.values())
+
+    def find(self, id: str) -> Offer | None:
+        """The model of that id, also one that has come since the list was asked for."""
+        if id not in self._by_id:
+            self.refresh()
+        return self._by_id.get(id)
+
+
+def _nothing_here() -> Response:
+    return PlainTextResponse("There is nothing at this address.\n", 404)
+
+
+def _is_known(request: Request, etag: str) -> bool:
+    """Whether the browser has what it asks for."""
+    known = request.headers.get("if-none-match", "")
+    return known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
+
+
+def _send_model(request: Request, offer: Offer) -> Response:
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "no-store",  # the page keeps models in its own storage: once is enough
+        "ETag": f'"{offer.digest}"',
+    }
+    if _is_known(request, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    wanted = request.headers.get("range")
+    if request.method == "HEAD" or request.headers.get("if-range", headers["ETag"]) != headers["ETag"]:
+        wanted = None  # what is there is not what the page has the beginning of
+    try:
+        asked = parse_range(wanted, offer.size)
+    except Unsatisfiable:
+        headers["Content-Range"] = f"bytes */{offer.size}"
+        return PlainTextResponse("The file has no such range; ask for one range within it.\n", 416, headers)
+    start, stop = asked or (0, offer.size)
+    if asked:
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{offer.size}"
+    headers["Content-Length"] = str(stop - start)
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type="application/octet-stream")
+    file = _open(offer.path, offer.size)
+    return _nothing_here() if file is None else FilePiece(file, start, stop, headers, 206 if asked else 200)
+
+
+def _open(path: Path, size: int) -> BinaryIO | None:
+    """The file, if it is still the one that was listed."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return None
+    if file.seek(0, 2) == size:
+        return file
+    file.close()
+    return None
+
+
+class FilePiece(StreamingResponse):
+    """The bytes [start, stop) of a file, read as fast as they are taken. The file is closed however it ends."""
+
+    def __init__(self, file: BinaryIO, start: int, stop: int, headers: dict[str, str], status: int) -> None:
+        super().__init__((), status, headers, "application/octet-stream")
+        self.file, self.start, self.stop = file, start, stop
+
+    async def stream_response(self, send: Send) -> None:
+        with self.file as file:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            file.seek(self.start)
+            left = self.stop - self.start
+            while left:
+                piece = await run_in_threadpool(file.read, min(left, PIECE))
+                if not piece:
+                    return  # the file was cut short under our hands; the server cuts the line, too: no false end
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})

@@ -1,0 +1,29 @@
+/**
+ * Where a model's bytes come from in a page: a web server, the browser's own storage, a file somebody picked.
+ *
+ * A source has a name and a size, and gives spans of itself as Uint8Arrays that stay in JavaScript's memory:
+ *
+ *   read(offset, length)      one span; it may be overwritten by the next read
+ *   rows(offsets, length)     spans of one length behind each other
+ *   finished()                resolves when nothing is on its way any more: a download is whole and its hash is right
+ *   close(discard)            lets go; a download stops, and what came of it is kept unless it is to be discarded
+ *
+ * `read` and `rows` answer at once where they can and with a promise where they must. Offsets are exact up to 2⁵³.
+ */
+
+import { FileSource } from "./file.js";
+import { WebSource } from "./http.js";
+import { openSaved } from "./opfs.js";
+
+/**
+ * @typedef {{save?: boolean, sha256?: string, signal?: AbortSignal, progress?: (loaded: number, total: number) => void}} How
+ * @param {string | Blob | FileSystemFileHandle} target @param {How} how
+ */
+export async function openSource(target, how = {}) {
+  if (typeof target === "string") {
+    const url = new URL(target, self.location.href).href;
+    const saved = (how.save ?? true) ? await openSaved(url, how) : null;
+    return saved ?? WebSource.open(url, how.signal);
+  }
+  return new FileSource(target instanceof Blob ? target : await target.getFile());
+}

@@ -1,0 +1,98 @@
+// Keeps the page working when its server is gone: page, Python, engine and the embedded model.
+//
+// The server (and `wgemma app --export`) puts the list of files with their hashes into SHELL, so any change of any file
+// changes this script, and the browser installs it anew. Files are kept by content: a new version fetches only what is
+// different, the old one stays whole until no page uses it, and a half-updated server installs nothing.
+//
+// Pages register it with `navigator.serviceWorker.register("./sw.js", { updateViaCache: "none" })`.
+// What the page is made of comes from here first; the models and their list come from the server first, so that the two
+// belong together. Other models than the embedded one are never kept here, and requests for a Range are never answered:
+// those are for the server, or for the page's own storage.
+
+/** @type {{version: string, files: Record<string, string>, models: object[]}} */
+const SHELL = null;
+const CACHE = "wgemma-shell";
+const SCOPE = self.registration.scope;
+
+/** Where the cache keeps a file of the shell: its address, made unique by its hash. */
+function place(address) {
+  const url = new URL(address, SCOPE);
+  url.search = `?${encodeURIComponent(SHELL.files[address])}`;
+  return url.href;
+}
+
+/** The address a request is about, relative to the site's root; null for anything elsewhere. */
+function addressOf(request) {
+  const url = new URL(request.url);
+  if (!(url.origin + url.pathname).startsWith(SCOPE)) return null;
+  return (url.origin + url.pathname).slice(SCOPE.length);
+}
+
+const isModel = (address) => address.startsWith("models/");
+
+async function install() {
+  const cache = await caches.open(CACHE);
+  const keep = async (address) => {
+    if (await cache.match(place(address))) return;
+    const answer = await fetch(new URL(address, SCOPE), { integrity: SHELL.files[address], cache: "no-cache" });
+    if (!answer.ok) throw new Error(`${address}: the server says ${answer.status}`);
+    await cache.put(place(address), answer);
+  };
+  const addresses = Object.keys(SHELL.files);
+  await Promise.all(addresses.filter((address) => !isModel(address)).map(keep));
+  await Promise.all(addresses.filter(isModel).map(keep)); // the largest, and the page is fetching it, too
+}
+
+async function forgetOldFiles() {
+  const cache = await caches.open(CACHE);
+  const kept = new Set(Object.keys(SHELL.files).map(place));
+  for (const request of await cache.keys()) {
+    if (!kept.has(request.url)) await cache.delete(request);
+  }
+}
+
+async function fromShell(address, request) {
+  const cache = await caches.open(CACHE);
+  return (await cache.match(place(address))) ?? fetch(request);
+}
+
+/** The page itself. If a newer version waits and this is the only window, it takes over first. */
+async function page(request) {
+  const waiting = self.registration.waiting;
+  if (waiting && (await self.clients.matchAll({ type: "window" })).length < 2) {
+    waiting.postMessage("take over");
+    return new Response("", { headers: { "Content-Type": "text/html", Refresh: "0" } });
+  }
+  return fromShell("", request);
+}
+
+/** What the server says now; `otherwise` when it does not answer. */
+async function fromServer(request, otherwise) {
+  try {
+    const answer = await fetch(request);
+    if (answer.ok) return answer;
+  } catch {
+    // no server
+  }
+  return otherwise();
+}
+
+self.addEventListener("install", (event) => event.waitUntil(install()));
+
+self.addEventListener("activate", (event) => event.waitUntil(forgetOldFiles().then(() => self.clients.claim())));
+
+self.addEventListener("message", (event) => {
+  if (event.data === "take over") self.skipWaiting();
+});
+
+self.addEventListener("fetch", (event) => {
+  const { request } = event;
+  if (request.method !== "GET" || request.headers.has("range")) return;
+  const address = addressOf(request);
+  const opens = request.mode === "navigate" && (address === "" || address === "index.html");
+  if (opens) event.respondWith(page(request));
+  else if (address === "models.json") event.respondWith(fromServer(request, () => Response.json(SHELL.models)));
+  else if (!Object.hasOwn(SHELL.files, address)) return;
+  else if (isModel(address)) event.respondWith(fromServer(request, () => fromShell(address, request)));
+  else event.respondWith(fromShell(address, request));
+});

@@ -1,0 +1,125 @@
+/**
+ * One answer, from the question to its last word: the message grows, is saved as it grows, and says how it ended.
+ *
+ * Nothing of it is lost: it is written every second, and once more, at once, when the page goes away.
+ *
+ * @typedef {import("./store.js").Message} Message
+ * @typedef {import("./store.js").Stats} Stats
+ */
+
+import { explained, isAbort } from "./errors.js";
+import { remembered, rememberedJson } from "./remembered.js";
+
+const SAVE_EVERY = 1000; // milliseconds
+const UNFINISHED = "wgemma.unfinished";
+
+export class Answering {
+  /**
+   * @param {Message} message empty so far
+   * @param {{grown: (part: any) => void, counted: (stats: Stats) => void, save: () => Promise<void>}} deeds
+   */
+  constructor(message, deeds) {
+    this.message = message;
+    this.deeds = deeds;
+    this.stop = new AbortController();
+    this.began = performance.now();
+    this.saved = this.began;
+    this.tokens = 0;
+    /** @type {Stats} */
+    this.stats = {};
+  }
+
+  /**
+   * Runs to the end, whatever it is; never throws.
+   * @param {(signal: AbortSignal) => Promise<AsyncIterable<any>>} open
+   */
+  async run(open) {
+    const { message } = this;
+    const leave = () => keepUnfinished(message);
+    addEventListener("pagehide", leave);
+    try {
+      const parts = await open(this.stop.signal);
+      this.began = performance.now(); // loading a model is no time of the answer
+      for await (const part of parts) this.#take(part);
+      message.finish ??= this.stop.signal.aborted ? "cancelled" : "stop";
+    } catch (error) {
+      const stopped = this.stop.signal.aborted || isAbort(error);
+      message.finish = stopped ? "cancelled" : "error";
+      if (!stopped) message.error = explained(error).text;
+      this.error = stopped ? undefined : error;
+    } finally {
+      removeEventListener("pagehide", leave);
+      this.#thoughtOver();
+      message.stats = this.stats;
+      await this.deeds.save();
+      dropUnfinished(message.id);
+    }
+  }
+
+  /** @param {any} part */
+  #take(part) {
+    const { message, stats } = this;
+    const now = performance.now();
+    if (part.text || part.toolCall) {
+      if (!this.tokens++) this.first = now;
+    }
+    if (part.kind === "thinking") message.thinking = (message.thinking ?? "") + part.text;
+    else {
+      this.#thoughtOver();
+      if (part.kind === "content") message.content += part.text ?? "";
+      else if (part.toolCall) (message.calls ??= []).push(callOf(part.toolCall));
+    }
+    if (part.finishReason) message.finish = part.finishReason;
+    if (part.usage) Object.assign(stats, part.usage);
+    const seconds = (now - (this.first ?? now)) / 1000;
+    stats.firstToken = (part.timing?.firstToken ?? (this.first ?? now) - this.began) / 1000;
+    stats.tokensPerSecond = part.timing?.tokensPerSecond ?? (seconds > 0.2 ? (this.tokens - 1) / seconds : undefined);
+    this.deeds.grown(part);
+    this.deeds.counted(stats);
+    if (now - this.saved > SAVE_EVERY) {
+      this.saved = now;
+      this.deeds.save();
+    }
+  }
+
+  #thoughtOver() {
+    const { message } = this;
+    if (message.thinking && message.thought === undefined)
+      message.thought = (performance.now() - (this.first ?? this.began)) / 1000;
+  }
+}
+
+/** @param {any} call @returns {import("./store.js").ToolCall} */
+function callOf({ name, arguments: args, error, raw }) {
+  return error ? { name: name ?? "", arguments: {}, error, raw } : { name, arguments: args ?? {} };
+}
+
+// -- when the page goes away in the middle: only local storage is written for certain then
+
+/** @param {Message} message */
+function keepUnfinished(message) {
+  remembered(UNFINISHED, JSON.stringify(message));
+}
+
+/** @param {string} id */
+function dropUnfinished(id) {
+  if (unfinished()?.id === id) remembered(UNFINISHED, null);
+}
+
+/** @returns {Message | null} */
+function unfinished() {
+  const message = rememberedJson(UNFINISHED);
+  return typeof message?.id === "string" && typeof message.content === "string" ? message : null;
+}
+
+/** Puts what was on its way when the page closed where it belongs. @param {import("./store.js").Store} store */
+export async function recover(store) {
+  const message = unfinished();
+  if (!message) return;
+  const kept = await store.get("messages", message.id).catch(() => undefined);
+  if (kept && !kept.finish)
+    await store.put({
+      messages: [{ ...kept, content: message.content, thinking: message.thinking, finish: "interrupted" }],
+    });
+  remembered(UNFINISHED, null);
+}

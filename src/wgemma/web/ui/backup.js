@@ -1,0 +1,40 @@
+/** Chats to a file and back, as the one who asked for it sees it. What is in the file is transfer.js's business. */
+
+import { announce, h } from "./dom.js";
+import { excerpt, plural } from "./format.js";
+import { toast } from "./notices.js";
+import { storageSentence } from "./store.js";
+import { packed, unpacked } from "./transfer.js";
+
+/** @typedef {Awaited<ReturnType<import("./store.js").Store["whole"]>>} Records */
+
+/** Hands a file of chats to the browser's downloads. @param {Records[]} records one for each chat */
+export async function exportChats(records) {
+  if (!records.length) {
+    toast("There are no chats to export yet.");
+    return;
+  }
+  const title = records.length === 1 ? excerpt(records[0].chats[0].title, 40) : "wgemma chats";
+  const name = title.replace(/[^\p{L}\p{N} _-]/gu, "").trim() || "chat";
+  const address = URL.createObjectURL(await packed(records));
+  h("a", { href: address, download: `${name} ${new Date().toISOString().slice(0, 10)}.json` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  announce(`${plural(records.length, "chat")} exported.`);
+}
+
+/**
+ * Adds the chats in a file to those that are kept.
+ * @param {File} file @param {import("./store.js").Store} store @returns {Promise<import("./store.js").Chat[]>}
+ */
+export async function importChats(file, store) {
+  try {
+    const { left, ...records } = await unpacked(file);
+    await store.put(records);
+    const rest = left ? ` ${plural(left, "piece")} could not be read and ${left === 1 ? "was" : "were"} left out.` : "";
+    toast(`${plural(records.chats.length, "chat")} imported.${rest}`);
+    return records.chats;
+  } catch (error) {
+    toast(error instanceof DOMException ? storageSentence(error) : /** @type {Error} */ (error).message);
+    return [];
+  }
+}

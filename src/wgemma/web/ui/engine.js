@@ -1,0 +1,186 @@
+/**
+ * The model the page talks to, and the state it is in. Wraps wgemma.js; knows nothing of chats or of the page.
+ *
+ *   starting → unsupported
+ *            → empty ⇄ loading → ready ⇄ answering       (a lost device leads back to empty)
+ *
+ * Dispatches "change" whenever anything of it changes.
+ *
+ * @typedef {import("./models.js").Entry} Entry
+ * @typedef {"starting"|"unsupported"|"empty"|"loading"|"ready"|"answering"} State
+ * @typedef {{stage: string, loaded: number, total: number, text: string, rate: number}} Progress
+ */
+
+import { load, supported, warm } from "../wgemma.js";
+
+export class Engine extends EventTarget {
+  /** @type {State} */ state = "starting";
+  /** @type {Entry | null} what is loaded or being loaded */ entry = null;
+  /** @type {any} */ model = null;
+  /** @type {Progress | null} */ progress = null;
+  /** @type {any} why loading failed last */ error = null;
+  /** why there is no WebGPU */ reason = "";
+  /** @type {Promise<any> | null} */ #loading = null;
+  #stop = new AbortController();
+
+  /** Finds out whether this browser can run a model. */
+  async start() {
+    const found = /** @type {{ok: boolean, reason?: string}} */ (await supported());
+    this.reason = found.reason ?? "";
+    this.#become(found.ok ? "empty" : "unsupported");
+    if (found.ok) warm();
+  }
+
+  get info() {
+    return this.model?.info ?? null;
+  }
+
+  /** @param {State} state */
+  #become(state) {
+    this.state = state;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** Whether this very model is loaded, or about to be. @param {Entry} entry */
+  holds(entry) {
+    return this.entry === entry && ["loading", "ready", "answering"].includes(this.state);
+  }
+
+  /**
+   * Loads a model in place of the one before; asked for again while it is loading, it is the same load.
+   * @param {Entry} entry @param {{context?: number, save?: boolean}} [how] @returns {Promise<any>} the model
+   */
+  load(entry, how = {}) {
+    if (this.state === "unsupported") return Promise.reject(new Error(this.reason));
+    if (this.holds(entry)) return this.#loading ?? Promise.resolve(this.model);
+    this.#stop.abort();
+    const stop = (this.#stop = new AbortController());
+    const before = this.#loading;
+    this.#release();
+    this.entry = entry;
+    this.error = null;
+    this.progress = { stage: "start", loaded: 0, total: 0, text: "", rate: 0 };
+    const loading = this.#load(entry, how, stop.signal, before);
+    this.#loading = loading;
+    loading.catch(() => {}); // told by `error`
+    this.#become("loading");
+    return loading;
+  }
+
+  /**
+   * @param {Entry} entry @param {{context?: number, save?: boolean}} how @param {AbortSignal} signal
+   * @param {Promise<any> | null} before
+   */
+  async #load(entry, how, signal, before) {
+    await before?.catch(() => {}); // two models at once would not fit
+    const meter = new Meter();
+    try {
+      signal.throwIfAborted();
+      const model = await load(entry.file ?? entry.url ?? "", {
+        ...how,
+        name: entry.name,
+        ...(entry.projector && { projector: entry.projector }),
+        ...(entry.sha256 && { sha256: entry.sha256 }),
+        signal,
+        onProgress: (/** @type {any} */ p) => {
+          if (signal.aborted) return;
+          this.progress = meter.read(p);
+          if (meter.isDue()) this.dispatchEvent(new Event("change"));
+        },
+      });
+      if (signal.aborted) {
+        model.close();
+        signal.throwIfAborted();
+      }
+      this.model = model;
+      this.#loading = null;
+      this.progress = null;
+      this.#become("ready");
+      return model;
+    } catch (error) {
+      if (!signal.aborted) this.#fail(error);
+      throw error;
+    }
+  }
+
+  /** Lets a failure rest. */
+  forgive() {
+    this.error = null;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** Stops loading. */
+  cancel() {
+    if (this.state !== "loading") return;
+    this.#stop.abort();
+    this.#fail(null);
+  }
+
+  /** @param {any} error */
+  #fail(error) {
+    this.#release();
+    this.#loading = null;
+    this.entry = null;
+    this.progress = null;
+    this.error = error;
+    this.#become("empty");
+  }
+
+  #release() {
+    this.model?.close();
+    this.model = null;
+  }
+
+  /**
+   * The parts of an answer.
+   * @param {any[]} messages @param {Record<string, any>} options
+   */
+  async *chat(messages, options) {
+    const { model } = this;
+    this.#become("answering");
+    try {
+      yield* model.chat(messages, options);
+    } catch (error) {
+      if (["device-lost", "worker"].includes(/** @type {any} */ (error)?.code)) this.#fail(error);
+      throw error;
+    } finally {
+      if (this.state === "answering" && this.model === model) this.#become("ready");
+    }
+  }
+}
+
+/**
+ * How far loading has come, and how fast. A model is loaded while it is being downloaded: then the download is told.
+ */
+class Meter {
+  /** @type {Map<string, [number, number][]>} times and bytes of the last seconds, stage by stage */ #seen = new Map();
+  /** @type {Progress | null} */ #download = null;
+  #told = 0;
+
+  /** Whether it is time to tell again: some sources tell of every few kilobytes. */
+  isDue() {
+    const now = performance.now();
+    const due = now - this.#told > 50;
+    if (due) this.#told = now;
+    return due;
+  }
+
+  /** @param {{stage: string, loaded?: number, total?: number, text?: string}} told @returns {Progress} */
+  read({ stage, loaded = 0, total = 0, text = "" }) {
+    const progress = { stage, loaded, total, text, rate: this.#rate(stage, loaded) };
+    if (stage === "download") this.#download = progress;
+    const coming = this.#download && this.#download.loaded < this.#download.total;
+    return coming && this.#download ? this.#download : progress;
+  }
+
+  /** @param {string} stage @param {number} loaded */
+  #rate(stage, loaded) {
+    const now = performance.now();
+    const seen = this.#seen.get(stage) ?? [];
+    this.#seen.set(stage, seen);
+    seen.push([now, loaded]);
+    while (seen.length > 2 && now - seen[0][0] > 3000) seen.shift();
+    const [then, before] = seen[0];
+    return now - then > 200 ? (1000 * (loaded - before)) / (now - then) : 0;
+  }
+}

@@ -1,0 +1,138 @@
+/**
+ * The bar at the top: which models there are, which one is chosen, and loading it.
+ *
+ * @typedef {import("./models.js").Entry} Entry
+ */
+
+import { announce, h, part } from "./dom.js";
+import { bytes } from "./format.js";
+import { listenToFiles } from "./input.js";
+import { ModelLine } from "./model_line.js";
+import { fromFile, GROUPS, offeredModels, unique } from "./models.js";
+import { toast } from "./notices.js";
+import { remembered } from "./remembered.js";
+
+const MODEL = "wgemma.model"; // the one used last
+const CONTEXT = "wgemma.context"; // how long it was asked to be
+
+export class ModelPicker {
+  /** @type {Entry[]} */ #models = [];
+  #select = part("model-select");
+  #button = part("load");
+
+  /**
+   * @param {import("./engine.js").Engine} engine
+   * @param {{stop: () => Promise<void>, settings: () => void}} deeds `stop` ends the answer that is being given
+   */
+  constructor(engine, deeds) {
+    this.engine = engine;
+    this.deeds = deeds;
+    this.line = new ModelLine({ cancel: () => engine.cancel(), deed: (name) => this.#deed(name) });
+    this.#button.addEventListener("click", () => this.#loadChosen());
+    this.#select.addEventListener("change", () => {
+      remembered(MODEL, this.chosen?.key ?? null);
+      engine.forgive();
+    });
+    listenToFiles("pick-file", (files) => this.open(files));
+  }
+
+  /** Asks what models there are. */
+  async list() {
+    this.#models = await offeredModels();
+    this.#fill(remembered(MODEL) ?? "");
+  }
+
+  /** @param {string} chosen */
+  #fill(chosen) {
+    const groups = GROUPS.map((label) => {
+      const members = this.#models.filter((entry) => entry.group === label);
+      return members.length ? h("optgroup", { label }, ...members.map(option)) : "";
+    });
+    this.#select.replaceChildren(...groups);
+    if (!this.#models.length) this.#select.append(h("option", { value: "" }, "Open a .gguf file →"));
+    if (this.#models.some((entry) => entry.key === chosen)) this.#select.value = chosen;
+  }
+
+  /** @returns {Entry | null} what the bar shows is what answers */
+  get chosen() {
+    return this.#models.find((entry) => entry.key === this.#select.value) ?? this.engine.entry;
+  }
+
+  /** How long the context is to be, from the next load on. */
+  get context() {
+    return Number(remembered(CONTEXT)) || null;
+  }
+
+  set context(tokens) {
+    remembered(CONTEXT, tokens === null ? null : String(tokens));
+  }
+
+  show() {
+    const { engine, chosen } = this;
+    this.line.show(engine, chosen);
+    const loaded = chosen !== null && engine.entry === chosen && ["ready", "answering"].includes(engine.state);
+    const waiting = !loaded && chosen !== null && !["loading", "unsupported"].includes(engine.state);
+    this.#button.textContent = loaded ? "Loaded" : "Load";
+    this.#button.classList.toggle("loaded", loaded);
+    this.#button.classList.toggle("primary", waiting);
+  }
+
+  /** Why pictures and sounds cannot be sent now; "" where they can, or where nobody knows yet. */
+  get abilities() {
+    const { chosen } = this;
+    const info = chosen === this.engine.entry ? this.engine.info : null;
+    const known = chosen !== null && chosen.capabilities.length > 0;
+    const sees = info ? info.sees : !known || chosen.capabilities.includes("vision");
+    const hears = info ? info.hears : !known || chosen.capabilities.includes("audio");
+    const name = chosen?.name ?? "This model";
+    return { image: sees ? "" : `${name} cannot see pictures.`, audio: hears ? "" : `${name} cannot hear sounds.` };
+  }
+
+  // -- loading
+
+  #loadChosen() {
+    const { chosen, engine } = this;
+    if (!chosen) toast("There is no model to load. Open a .gguf file with the button beside this one.");
+    else if (engine.state !== "loading" && engine.holds(chosen)) announce(`${chosen.name} is loaded already.`);
+    else this.load(chosen);
+  }
+
+  /**
+   * Loads a model because somebody asked for it; an answer by another one ends.
+   * @param {Entry} entry @param {{save?: boolean}} [how]
+   */
+  async load(entry, how) {
+    if (this.engine.state === "unsupported") toast(this.engine.reason);
+    if (!this.engine.holds(entry)) await this.deeds.stop();
+    await this.ready(entry, how).catch(() => {}); // the line says why
+  }
+
+  /** The model, loaded if it is not yet. @param {Entry} entry @param {{save?: boolean}} [how] */
+  ready(entry, how) {
+    const { context } = this;
+    return this.engine.load(entry, { ...how, ...(context && { context }) });
+  }
+
+  /** A picked model; eyes and ears may come as a second file, which llama.cpp calls mmproj. @param {File[]} files */
+  open(files) {
+    const projector = files.length > 1 ? files.find((file) => /mmproj/i.test(file.name)) : undefined;
+    const file = files.find((other) => other !== projector);
+    if (!file) return;
+    const entry = fromFile(file, projector);
+    this.#models = unique([...this.#models.filter((other) => !(other.file && other.name === entry.name)), entry]);
+    this.#fill(entry.key);
+    this.load(entry);
+  }
+
+  /** What an error offers to do next. @param {string} name */
+  #deed(name) {
+    if (name === "settings") this.deeds.settings();
+    else if (name === "unkept" && this.chosen) this.load(this.chosen, { save: false });
+    else this.#loadChosen();
+  }
+}
+
+/** @param {Entry} entry */
+function option({ key, name, size, quantisation }) {
+  return h("option", { value: key }, [name, size && bytes(size), quantisation].filter(Boolean).join("  ·  "));
+}

@@ -1,0 +1,147 @@
+/**
+ * What a chat is answered with: system text, sampling, thinking, tools. Data only; the panel is settings_panel.js.
+ *
+ * A number that is not set is null: there the model's own setting counts. New chats begin with what was set last.
+ *
+ * @typedef {{system: string, think: boolean, tools: string, temperature: number | null, topK: number | null,
+ *   topP: number | null, minP: number | null, repeatPenalty: number | null, seed: number | null,
+ *   maxTokens: number | null}} Settings
+ */
+
+import { remembered, rememberedJson } from "./remembered.js";
+
+/** @type {Settings} */
+export const DEFAULTS = Object.freeze({
+  system: "",
+  think: false,
+  tools: "",
+  temperature: null,
+  topK: null,
+  topP: null,
+  minP: null,
+  repeatPenalty: null,
+  seed: null,
+  maxTokens: null,
+});
+
+/**
+ * The numbers, in the order they are shown: what they are called, what they may be, Gemma's own, and what they do.
+ * @type {Record<string, {label: string, least: number, most: number, whole?: boolean, step: number, own: string,
+ *   hint: string}>}
+ */
+export const NUMBERS = {
+  temperature: {
+    label: "Temperature",
+    least: 0,
+    most: 100,
+    step: 0.1,
+    own: "1.0",
+    hint: "0 is always the likeliest word",
+  },
+  topK: {
+    label: "Top-k",
+    least: 0,
+    most: 2 ** 31,
+    whole: true,
+    step: 1,
+    own: "64",
+    hint: "choose among so many words",
+  },
+  topP: { label: "Top-p", least: 0, most: 1, step: 0.01, own: "0.95", hint: "choose among this share" },
+  minP: { label: "Min-p", least: 0, most: 1, step: 0.01, own: "0", hint: "leave out what is this unlikely" },
+  repeatPenalty: {
+    label: "Repeat penalty",
+    least: 0.001,
+    most: 1000,
+    step: 0.05,
+    own: "1.0",
+    hint: "above 1, words come back less",
+  },
+  seed: {
+    label: "Seed",
+    least: 0,
+    most: Number.MAX_SAFE_INTEGER,
+    whole: true,
+    step: 1,
+    own: "random",
+    hint: "the same seed, the same answer",
+  },
+  maxTokens: {
+    label: "Longest answer",
+    least: 1,
+    most: 2 ** 31,
+    whole: true,
+    step: 64,
+    own: "no limit",
+    hint: "in tokens",
+  },
+};
+
+const KEY = "wgemma.settings";
+
+/** Settings out of anything: what is not right is left at its default. @param {any} value @returns {Settings} */
+export function settingsFrom(value) {
+  /** @type {any} */
+  const out = { ...DEFAULTS };
+  if (!value || typeof value !== "object") return out;
+  for (const name of ["system", "tools"])
+    if (typeof value[name] === "string") out[name] = value[name].slice(0, 200_000);
+  out.think = value.think === true;
+  for (const name of Object.keys(NUMBERS)) if (numberProblem(name, value[name]) === "") out[name] = value[name];
+  return out;
+}
+
+/** What is wrong with a number, or "". @param {string} name @param {unknown} value */
+export function numberProblem(name, value) {
+  const { label, least, most, whole } = NUMBERS[name];
+  const good = typeof value === "number" && value >= least && value <= most && (!whole || Number.isInteger(value));
+  const limit = most > 1e6 ? `${least} or more` : `from ${least} to ${most}`;
+  return good ? "" : `${label} must be a ${whole ? "whole " : ""}number, ${limit}.`;
+}
+
+/** The settings new chats begin with. @returns {Settings} */
+export function lastSettings() {
+  return settingsFrom(rememberedJson(KEY));
+}
+
+/** @param {Settings} settings */
+export function keepSettings(settings) {
+  remembered(KEY, JSON.stringify(settings));
+}
+
+/**
+ * The tools in a text, which is JSON: a list of functions, each bare or as {"type": "function", "function": …}.
+ * @param {string} text @returns {any[] | undefined}
+ */
+export function parseTools(text) {
+  if (!text.trim()) return undefined;
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The tools are not JSON: ${/** @type {Error} */ (error).message}.`);
+  }
+  const list = Array.isArray(value) ? value : [value];
+  for (const [i, tool] of list.entries()) {
+    const name = tool?.function?.name ?? tool?.name;
+    if (typeof name !== "string" || !name) {
+      throw new Error(
+        `Tool ${i + 1} has no name. Write {"type": "function", "function": {"name": …, "parameters": {…}}}.`,
+      );
+    }
+  }
+  return list.map((tool) => (tool.function ? tool : { type: "function", function: tool }));
+}
+
+/** What `model.chat` is called with. @param {Settings} settings */
+export function options(settings) {
+  /** @type {Record<string, any>} */
+  const out = { think: settings.think };
+  const tools = parseTools(settings.tools);
+  if (tools?.length) out.tools = tools;
+  for (const name of Object.keys(NUMBERS)) {
+    const value = settings[/** @type {keyof Settings} */ (name)];
+    if (value !== null) out[name] = value;
+  }
+  return out;
+}

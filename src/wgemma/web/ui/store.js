@@ -1,0 +1,188 @@
+/**
+ * Chats, messages and media, kept in the browser's IndexedDB; in this tab's memory where the browser refuses.
+ *
+ * Every message is a record of its own, so saving an answer that grows does not write the chat again. A chat is a tree:
+ * each message names the one before it, and `head` is the last one of the branch that is shown.
+ *
+ * @typedef {{id: string, title: string, named: boolean, created: number, updated: number, head: string | null,
+ *   settings: import("./settings.js").Settings}} Chat
+ *
+ * @typedef {{id: string, chat: string, parent: string | null, role: "user"|"assistant"|"tool", created: number,
+ *   content: string, thinking?: string, thought?: number, attachments?: Attachment[], calls?: ToolCall[],
+ *   results?: {name: string, content: string}[], model?: string, finish?: string, error?: string,
+ *   stats?: Stats}} Message  a "tool" message holds the results of all calls of the message before it
+ *
+ * @typedef {{id: string, kind: "image"|"audio", name: string, type: string, size: number}} Attachment
+ * @typedef {{name: string, arguments: any, error?: string, raw?: string}} ToolCall
+ * @typedef {{prompt?: number, reused?: number, generated?: number, firstToken?: number, tokensPerSecond?: number,
+ *   context?: number}} Stats  tokens; seconds until the first one
+ * @typedef {{id: string, chat: string, blob: Blob}} Medium
+ */
+
+const NAME = "wgemma";
+const VERSION = 1;
+
+/** @returns {Promise<Store>} */
+export async function openStore() {
+  try {
+    return new Store(await open());
+  } catch (error) {
+    return new Store(null, error instanceof Error ? error.message : String(error));
+  }
+}
+
+/** @returns {Promise<IDBDatabase>} */
+function open() {
+  return new Promise((resolve, reject) => {
+    const request = indexedDB.open(NAME, VERSION);
+    request.onupgradeneeded = () => {
+      request.result.createObjectStore("chats", { keyPath: "id" });
+      for (const name of ["messages", "media"]) {
+        request.result.createObjectStore(name, { keyPath: "id" }).createIndex("chat", "chat");
+      }
+    };
+    request.onsuccess = () => {
+      request.result.onversionchange = () => request.result.close();
+      resolve(request.result);
+    };
+    request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error("another tab holds an older version of the chats; close it"));
+  });
+}
+
+/** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
+function done(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+export class Store {
+  /** @param {IDBDatabase | null} database @param {string} [reason] why there is none */
+  constructor(database, reason = "") {
+    this.database = database;
+    this.reason = reason;
+    /** @type {Record<string, Map<string, any>>} */
+    this.memory = { chats: new Map(), messages: new Map(), media: new Map() };
+  }
+
+  /** Whether what is written is there tomorrow. */
+  get lasting() {
+    return this.database !== null;
+  }
+
+  /** What it means if not. */
+  get sentence() {
+    const why = `This browser does not let the page keep anything (${this.reason}).`;
+    return `${why} Chats last until this tab is closed: export what you want to keep.`;
+  }
+
+  /** @param {"chats"|"messages"|"media"} name @param {string} id @returns {Promise<any>} */
+  async get(name, id) {
+    return this.database ? done(this.database.transaction(name).objectStore(name).get(id)) : this.memory[name].get(id);
+  }
+
+  /**
+   * All records, or those of one chat.
+   * @param {"chats"|"messages"|"media"} name @param {string} [chat] @returns {Promise<any[]>}
+   */
+  async all(name, chat) {
+    if (!this.database) {
+      return [...this.memory[name].values()].filter((record) => chat === undefined || record.chat === chat);
+    }
+    const records = this.database.transaction(name).objectStore(name);
+    return done(chat === undefined ? records.getAll() : records.index("chat").getAll(chat));
+  }
+
+  /**
+   * Writes records of any kind, all or none.
+   * @param {{chats?: Chat[], messages?: Message[], media?: Medium[]}} records
+   */
+  async put(records) {
+    const { database } = this;
+    if (!database) {
+      for (const [name, list] of Object.entries(records))
+        for (const r of list) this.memory[name].set(r.id, structuredClone(r));
+      return;
+    }
+    const names = Object.keys(records);
+    const transaction = database.transaction(names, "readwrite");
+    const finished = settled(transaction);
+    try {
+      for (const [name, list] of Object.entries(records)) for (const r of list) transaction.objectStore(name).put(r);
+    } catch (error) {
+      transaction.abort();
+      await finished.catch(() => {});
+      throw error;
+    }
+    await finished;
+  }
+
+  /**
+   * A chat with all that belongs to it.
+   * @param {string} id @returns {Promise<{chats: Chat[], messages: Message[], media: Medium[]}>}
+   */
+  async whole(id) {
+    const chat = await this.get("chats", id);
+    return { chats: chat ? [chat] : [], messages: await this.all("messages", id), media: await this.all("media", id) };
+  }
+
+  /** Forgets a chat and all that belongs to it. @param {string} id */
+  async remove(id) {
+    if (!this.database) {
+      this.memory.chats.delete(id);
+      for (const name of ["messages", "media"]) {
+        for (const [key, record] of this.memory[name]) if (record.chat === id) this.memory[name].delete(key);
+      }
+      return;
+    }
+    const transaction = this.database.transaction(["chats", "messages", "media"], "readwrite");
+    transaction.objectStore("chats").delete(id);
+    for (const name of ["messages", "media"]) {
+      const records = transaction.objectStore(name);
+      for (const key of await done(records.index("chat").getAllKeys(id))) records.delete(key);
+    }
+    await settled(transaction);
+  }
+
+  /**
+   * Where words were said: chat → a piece of text around them. Titles count, too.
+   * @param {string} words @returns {Promise<Map<string, string>>}
+   */
+  async search(words) {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = new Map();
+    const has = (/** @type {string} */ text) => wanted.every((word) => text.includes(word));
+    for (const chat of await this.all("chats")) if (has(chat.title.toLowerCase())) found.set(chat.id, "");
+    for (const message of await this.all("messages")) {
+      const text = message.content ?? "";
+      const lower = text.toLowerCase();
+      if (found.get(message.chat) || !has(lower)) continue;
+      const at = Math.max(0, lower.indexOf(wanted[0]) - 30);
+      found.set(message.chat, `${at ? "…" : ""}${text.slice(at, at + 120).replace(/\s+/g, " ")}`);
+    }
+    return found;
+  }
+}
+
+/** @param {IDBTransaction} transaction @returns {Promise<void>} */
+function settled(transaction) {
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve();
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser did not keep it"));
+  });
+}
+
+/** A new name for a record. */
+export const freshId = () => crypto.randomUUID();
+
+/** Why something could not be kept, and what to do. @param {unknown} error */
+export function storageSentence(error) {
+  if (error instanceof DOMException && error.name === "QuotaExceededError") {
+    const what = "The browser's storage for this page is full, so the chat is not being saved.";
+    return `${what} Export it, then delete old chats or saved models.`;
+  }
+  const reason = error instanceof Error ? error.message : String(error);
+  return `The browser did not save the chat (${reason}). Export it before you close this tab.`;
+}

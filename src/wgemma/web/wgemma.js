@@ -1,0 +1,252 @@
+/**
+ * Gemma 4 in a web page, on the visitor's own GPU.
+ *
+ *   import { load } from "./wgemma.js";
+ *
+ *   const model = await load("models/gemma4-e2b.gguf");
+ *   for await (const part of model.chat([{ role: "user", content: "Why is the sky blue?" }])) {
+ *     document.body.append(part.text);
+ *   }
+ *
+ * Types are in wgemma.d.ts. Everything that goes wrong is a `WgemmaError`: its message is a sentence to show as it is,
+ * its `code` is one of those in trouble.js.
+ */
+
+import { decoded, picture, sound } from "./media.js";
+import { forget, saved } from "./opfs.js";
+import { human, WgemmaError } from "./trouble.js";
+
+export { forget, saved, WgemmaError };
+
+// -- whether it can work here
+
+/** Whether this browser can run a model, and on which adapter; if not, what would help. */
+export async function supported() {
+  const reason = (text) => ({ ok: false, reason: text });
+  if (!globalThis.isSecureContext) {
+    return reason("WebGPU works on secure pages only: open this page by https, or at http://localhost.");
+  }
+  if (!navigator.gpu) {
+    return reason(
+      "This browser has no WebGPU. Use Chrome or Edge from 113, Safari from 26, or Firefox from 141, and keep it up to date.",
+    );
+  }
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
+  if (!adapter) {
+    return reason(
+      "WebGPU finds no GPU here. Switch on hardware acceleration in the browser's settings and update the GPU's driver; " +
+        "on Linux, Chrome may need chrome://flags/#enable-unsafe-webgpu.",
+    );
+  }
+  const { description, vendor, architecture } = adapter.info ?? {};
+  return { ok: true, adapter: description || [vendor, architecture].filter(Boolean).join(" ") || "a WebGPU adapter" };
+}
+
+// -- the engine's Worker
+
+class Engine {
+  #worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "wgemma" });
+  #calls = new Map(); // id → {resolve, reject, hear}
+  #last = 0;
+  failed = null;
+
+  constructor() {
+    this.#worker.onmessage = ({ data }) => this.#hear(data);
+    this.#worker.onerror = (event) => {
+      event.preventDefault?.();
+      this.end(new WgemmaError("worker", `The engine could not go on: ${event.message || "its Worker failed"}. Load the model again.`));
+    };
+  }
+
+  #hear({ id, kind, value, code, message }) {
+    const call = this.#calls.get(id);
+    if (!call) return;
+    if (kind === "progress" || kind === "part") return call.hear(value);
+    this.#calls.delete(id);
+    if (kind === "error") call.reject(new WgemmaError(code, message));
+    else call.resolve(value);
+  }
+
+  /** Sends an order; `hear` gets what comes before the result. */
+  call(verb, order = {}, { hear = () => {}, transfer = [] } = {}) {
+    const id = ++this.#last;
+    const promise = new Promise((resolve, reject) => {
+      if (this.failed) return reject(this.failed);
+      this.#calls.set(id, { resolve, reject, hear });
+      this.#worker.postMessage({ ...order, id, verb }, transfer);
+    });
+    return Object.assign(promise, { id });
+  }
+
+  /** Sends an order that nobody waits for. */
+  tell(verb, order) {
+    if (!this.failed) this.#worker.postMessage({ ...order, id: ++this.#last, verb });
+  }
+
+  end(error) {
+    this.failed ??= error;
+    this.#worker.terminate();
+    for (const { reject } of this.#calls.values()) reject(this.failed);
+    this.#calls.clear();
+  }
+}
+
+let idle = null; // an engine without a model: Python takes seconds to start
+
+/** Starts Python before a model is chosen, so that the first one is ready sooner. */
+export function warm() {
+  keep(idle ?? new Engine());
+}
+
+/** Keeps an engine for the next model; one is enough. */
+function keep(engine) {
+  if (idle && idle !== engine && !idle.failed) engine.end(closed());
+  else idle = engine;
+}
+
+// -- models
+
+const STAGES = {
+  start: () => "Starting Python",
+  download: ({ loaded, total }) => `Downloading: ${human(loaded)} of ${human(total)}`,
+  check: () => "Checking the GPU",
+  load: ({ loaded, total }) => `Loading: ${human(loaded)} of ${human(total)}`,
+  ready: () => "Ready",
+};
+
+/**
+ * Loads a model from an address, a picked file, or a handle to one.
+ * @param {string | URL | Blob | FileSystemFileHandle} source
+ * @param {import("./wgemma").LoadOptions} [options]
+ */
+export async function load(source, options = {}) {
+  const { onProgress, signal, projector = null, ...order } = options;
+  signal?.throwIfAborted();
+  const able = await supported();
+  if (!able.ok) throw new WgemmaError("no-webgpu", able.reason);
+  const engine = idle && !idle.failed ? idle : new Engine();
+  idle = null;
+  const hear = (value) => onProgress?.({ ...value, text: STAGES[value.stage](value) });
+  const target = (given) => (given instanceof URL || typeof given === "string" ? new URL(given, document.baseURI).href : given);
+  const call = engine.call("load", { ...order, source: target(source), projector: projector && target(projector) }, { hear });
+  const abort = () => engine.tell("abort", { of: call.id });
+  signal?.addEventListener("abort", abort, { once: true });
+  try {
+    const model = new Model(engine, await call);
+    if (!signal?.aborted) return model;
+    model.close();
+    throw signal.reason;
+  } catch (error) {
+    if (!engine.failed) keep(engine);
+    throw signal?.aborted ? signal.reason : error;
+  } finally {
+    signal?.removeEventListener("abort", abort);
+  }
+}
+
+export class Model {
+  #engine;
+
+  /** Made by `load`. */
+  constructor(engine, info) {
+    this.#engine = engine;
+    /** @type {import("./wgemma").ModelInfo} */
+    this.info = info;
+  }
+
+  /**
+   * The reply to `messages`, part by part; leaving the loop, or aborting the signal, ends it.
+   * @param {import("./wgemma").Message[]} messages
+   * @param {import("./wgemma").ChatOptions} [options]
+   * @returns {AsyncGenerator<import("./wgemma").Part>}
+   */
+  async *chat(messages, { signal, ...options } = {}) {
+    const ready = await decoded(messages);
+    const parts = new Queue();
+    const order = { messages: ready.messages, options };
+    const call = this.#engine.call("chat", order, { hear: (part) => parts.put(part), transfer: ready.transfer });
+    call.then(() => parts.end(), (error) => parts.end(error));
+    const stop = () => this.#engine.tell("stop", { of: call.id });
+    if (signal?.aborted) stop();
+    signal?.addEventListener("abort", stop, { once: true });
+    try {
+      yield* parts;
+    } finally {
+      signal?.removeEventListener("abort", stop);
+      if (!parts.ended) stop();
+    }
+  }
+
+  /** The logits after every one of `ids`: [ids.length × vocabulary]. @param {number[]} ids @returns {Promise<Float32Array>} */
+  logits(ids) {
+    return this.#engine.call("logits", { ids: [...ids] });
+  }
+
+  /** @param {string} text @returns {Promise<number[]>} */
+  tokenize(text) {
+    return this.#engine.call("tokenize", { text });
+  }
+
+  /** A picture as the decoder sees it: [tokens × width]. @returns {Promise<Float32Array>} */
+  async encodeImage(image, budget) {
+    const seen = await picture(image);
+    const media = { type: "image", image: seen, ...(budget && { budget }) };
+    return this.#engine.call("encode", { media }, { transfer: [seen.rgba.buffer] });
+  }
+
+  /** A sound as the decoder hears it: [tokens × width]. @returns {Promise<Float32Array>} */
+  async encodeAudio(audio) {
+    return this.#engine.call("encode", { media: { type: "audio", audio: await sound(audio) } });
+  }
+
+  /** Forgets the chat: the next one is computed anew. */
+  reset() {
+    return this.#engine.call("reset");
+  }
+
+  /** What is used: {heap, gpu} in bytes, and the tokens of the chat so far. */
+  stats() {
+    return this.#engine.call("stats");
+  }
+
+  /** Gives all memory back. */
+  close() {
+    const engine = this.#engine;
+    if (engine.failed) return;
+    this.#engine = { call: () => Promise.reject(closed()), tell() {}, failed: closed() };
+    engine.call("unload").catch(() => engine.end(closed()));
+    keep(engine);
+  }
+}
+
+function closed() {
+  return new WgemmaError("worker", "This model is closed. Load it again.");
+}
+
+/** What comes between two asynchronous ends: put on one side, iterated on the other. */
+class Queue {
+  #items = [];
+  #error = null;
+  #wake = null;
+  ended = false;
+
+  put(item) {
+    this.#items.push(item);
+    this.#wake?.();
+  }
+
+  end(error = null) {
+    this.ended = true;
+    this.#error = error;
+    this.#wake?.();
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for (;;) {
+      while (this.#items.length) yield this.#items.shift();
+      if (this.#error) throw this.#error;
+      if (this.ended) return;
+      await new Promise((resolve) => (this.#wake = resolve));
+    }
+  }
+}

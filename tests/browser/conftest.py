@@ -1,0 +1,151 @@
+"""A real Chromium for the tests of the page, and a web server on loopback for it to talk to.
+
+One browser serves all tests; the server remembers what is asked for, and can be told to misbehave.
+"""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from wgemma.web.site import CSP, KINDS, Site
+
+sys.path.append(str(Path(__file__).parent))  # for face.py
+
+FLAGS = (
+    "--enable-unsafe-webgpu",  # SwiftShader: WebGPU without a GPU
+    "--no-sandbox",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+class PageServer:
+    """The site, an empty page at /empty.html, and files under /models/. It misbehaves as `cuts` and `gone` say."""
+
+    def __init__(self) -> None:
+        self.site = Site()
+        self.models: dict[str, Path | bytes] = {}
+        self.cuts: dict[str, list[int]] = {}  # by model: after how many bytes each next answer is cut
+        self.gone = False
+        self.asked: list[tuple[str, str]] = []  # (path, Range)
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def offer(self, path: Path) -> str:
+        """The address of a file."""
+        self.models[path.name] = path
+        return f"/models/{path.name}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0].removeprefix("/")
+        self.asked.append((path, request.headers.get("Range", "")))
+        if self.gone:
+            request.close_connection = True
+            return
+        if path == "empty.html":
+            self._send(request, b"<!doctype html><title>empty</title>", KINDS[".html"])
+        elif path.removeprefix("models/") in self.models:
+            self._send_model(request, path.removeprefix("models/"))
+        elif path in self.site.assets:
+            self._send(request, self.site.read(path)[0], self.site.assets[path].kind)
+        else:
+            request.send_error(404)
+
+    def _send(self, request: BaseHTTPRequestHandler, body: bytes, kind: str) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", kind)
+        request.send_header("Content-Length", str(len(body)))
+        request.send_header("Content-Security-Policy", CSP)
+        request.send_header("Cache-Control", "no-cache")
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(body)
+
+    def _send_model(self, request: BaseHTTPRequestHandler, name: str) -> None:
+        content = self.models[name]
+        body = content if isinstance(content, bytes) else content.read_bytes()
+        start, stop = 0, len(body)
+        if span := re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", "")):
+            start, stop = int(span[1]), min(int(span[2] or stop - 1) + 1, stop)
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(body)}")
+        else:
+            request.send_response(200)
+        request.send_header("Content-Length", str(stop - start))
+        request.send_header("ETag", f'"{name} {len(body)}"')
+        request.end_headers()
+        if request.command != "GET":
+            return
+        cuts = self.cuts.get(name)
+        sent = start + cuts.pop(0) if cuts else stop
+        request.wfile.write(body[start : min(sent, stop)])
+        request.close_connection = sent < stop
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PageServer]:
+    server = PageServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("there is no Chromium here")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def face(browser: Any, server: PageServer) -> Iterator[Any]:
+    """A page with the module imported, and a Worker that outlives its models."""
+    from face import Face
+
+    page = browser.new_page()
+    page.goto(f"{server.url}/empty.html")
+    yield Face(page)
+    page.close()
+
+
+@pytest.fixture(scope="session")
+def micro(server: PageServer, data: Path) -> str:
+    """The address of a model that travels with the repository."""
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    server.models["micro.gguf"] = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    return "/models/micro.gguf"

@@ -1,0 +1,90 @@
+"""The engine in a real page: golden logits, a chat that streams and stops, pictures and sounds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from face import Face, Floats
+from numpy.typing import NDArray
+
+HELLO = [{"role": "user", "content": "Hello there, what is it like?"}]
+
+
+def errors(got: Floats, golden: Floats) -> NDArray[np.float64]:
+    """rms(Δ) / rms(golden) at every position."""
+    difference = (got - golden).astype(np.float64)
+    return np.sqrt((difference**2).mean(1) / (golden.astype(np.float64) ** 2).mean(1))
+
+
+def sequence(folder: Path, name: str) -> list[int]:
+    ids: list[int] = json.loads((folder / "golden.json").read_text())["sequences"][name]
+    return ids
+
+
+# -- numbers
+
+
+def test_a_clone_alone_proves_the_forward_pass(face: Face, micro: str, data: Path) -> None:
+    face.load(micro)
+    for name in ("short", "mid"):
+        golden = np.load(data / f"micro/logits_{name}.npy")
+        assert errors(face.logits(sequence(data / "micro", name)), golden).max() <= 2e-3
+
+
+def test_logits_of_a_small_model_equal_transformers(face: Face, server: Any, shared: Path) -> None:
+    told = face.load(server.offer(shared / "models/tiny-e2b-Q4_K_M.gguf"))
+    assert told["info"]["quantisation"] == "Q4_K_M" and told["info"]["vocabulary"] == 1024
+    for name in ("short", "mid"):
+        golden = np.load(shared / f"tiny-e2b/logits_{name}.Q4_K_M.npy")
+        assert errors(face.logits(sequence(shared / "tiny-e2b", name)), golden).max() <= 2e-3
+
+
+def test_logits_of_experts_equal_transformers(face: Face, server: Any, shared: Path) -> None:
+    face.load(server.offer(shared / "models/tiny-26b-a4b-Q4_K_M.gguf"))
+    for name in ("short", "mid"):
+        golden = np.load(shared / f"tiny-26b-a4b/logits_{name}.Q4_K_M.npy")
+        got = errors(face.logits(sequence(shared / "tiny-26b-a4b", name)), golden)
+        far = np.flatnonzero(got > 5e-3)
+        gaps = np.load(shared / f"tiny-26b-a4b/router_gap_{name}.npy")[:, :, 0]  # [layer, token]
+        assert len(far) <= 0.03 * len(got)
+        assert all(gaps[:, : position + 1].min() < 0.02 for position in far)
+
+
+# -- pictures and sounds
+
+
+def test_the_towers_see_and_hear_what_transformers_does(face: Face, server: Any, shared: Path) -> None:
+    projector = server.offer(shared / "models/mmproj-tiny-e2b-F16.gguf")
+    told = face.load(server.offer(shared / "models/tiny-e2b-Q4_K_M.gguf"), projector=projector)
+    assert told["info"]["sees"] and told["info"]["hears"]
+    for file, call, golden in (
+        ("img_384x336.png", "encodeImage", "vision_img_384x336"),
+        ("aud_1p37s.wav", "encodeAudio", "audio_aud_1p37s"),
+    ):
+        address = server.offer(shared / "media" / file)
+        got = face.floats(f"fetch(given).then((answer) => answer.blob()).then((blob) => model.{call}(blob, 70))", address)
+        expected = np.load(shared / f"tiny-e2b/{golden}.embd.npy")
+        assert np.linalg.norm(got.reshape(expected.shape) - expected) <= 1e-2 * np.linalg.norm(expected)
+
+
+# -- chats
+
+
+def test_a_chat_streams_and_ends(face: Face, micro: str) -> None:
+    face.load(micro)
+    told = face.chat(HELLO, maxTokens=24, temperature=0)
+    last = told["parts"][-1]
+    assert len(told["parts"]) > 3 and last["at"] > told["parts"][0]["at"]
+    assert last["finishReason"] in ("length", "stop", "tool") and last["usage"]["prompt"] > 5
+    assert last["timing"]["firstToken"] > 0 and last["timing"]["tokensPerSecond"] > 0
+    again = face.chat(HELLO, maxTokens=24, temperature=0)
+    assert [part["text"] for part in again["parts"]] == [part["text"] for part in told["parts"]]
+    assert again["parts"][-1]["usage"]["reused"] > 0
+
+
+def test_a_chat_stops_when_it_is_told_to(face: Face, micro: str) -> None:
+    told = face.chat(HELLO, stop_after=3, temperature=0)
+    assert told["parts"][-1]["finishReason"] == "cancelled"
+    assert 0 < told["parts"][-1]["usage"]["generated"] < 40
+    assert face.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"

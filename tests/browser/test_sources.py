@@ -1,0 +1,152 @@
+"""Where a page's models come from: web servers good and bad, the browser's storage, picked files."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from face import Face
+
+
+@pytest.fixture(scope="module")
+def model(server: Any, micro: str) -> bytes:
+    data: bytes = server.models["micro.gguf"].read_bytes()
+    return data
+
+
+@pytest.fixture(autouse=True)
+def fresh(face: Face, server: Any) -> Iterator[None]:
+    """Nothing is kept from one test to the next, and the server behaves again."""
+    yield
+    server.gone = False
+    server.cuts.clear()
+    face.run(
+        """async () => {
+          globalThis.model?.close();
+          globalThis.model = null;
+          for (const {url} of await w.saved()) await w.forget(url);
+        }"""
+    )
+
+
+def requests(server: Any, name: str) -> list[str]:
+    """The Range of every request for a model."""
+    return [span for path, span in server.asked if path == f"models/{name}"]
+
+
+def test_a_model_is_kept_and_loads_without_the_server(face: Face, server: Any, model: bytes) -> None:
+    server.models["kept.gguf"] = model
+    first = face.load("/models/kept.gguf")
+    assert [told["stage"] for told in first["stages"]] == ["start", "download", "check", "load", "ready"]
+    assert face.run("() => w.saved()")[0] | {"url": ""} == {
+        "url": "", "name": "kept.gguf", "size": len(model), "loaded": len(model), "whole": True,
+    }  # fmt: skip
+    server.gone = True
+    again = face.load("/models/kept.gguf")
+    assert again["info"] == first["info"] | {"gpuBytes": again["info"]["gpuBytes"]}
+
+
+def test_a_download_that_was_cut_goes_on_where_it_stopped(face: Face, server: Any, model: bytes) -> None:
+    server.models["cut.gguf"] = model
+    server.cuts["cut.gguf"] = [300_001, 0, 200_003]
+    told = face.load("/models/cut.gguf", sha256=hashlib.sha256(model).hexdigest())
+    assert told["info"]["bytes"] == len(model)
+    assert requests(server, "cut.gguf") == ["", "bytes=300001-", "bytes=300001-", "bytes=500004-"]
+
+
+def test_a_download_goes_on_after_the_page_was_left(face: Face, server: Any, model: bytes) -> None:
+    server.models["left.gguf"] = model
+    server.cuts["left.gguf"] = [400_000, *[0] * 9]
+    failed = face.load("/models/left.gguf")
+    assert failed["code"] == "network" and "0.4 MB of 1.3 MB are kept" in failed["message"].replace("400 KB", "0.4 MB")
+    server.cuts.clear()
+    face.page.reload()
+    face.__init__(face.page)  # type: ignore[misc]
+    told = face.load("/models/left.gguf", sha256=hashlib.sha256(model).hexdigest())
+    assert told["info"]["bytes"] == len(model)
+    assert requests(server, "left.gguf")[-1] == "bytes=400000-"
+
+
+def test_a_file_that_changed_meanwhile_is_downloaded_anew(face: Face, server: Any, model: bytes) -> None:
+    server.models["changed.gguf"] = model
+    server.cuts["changed.gguf"] = [400_000, *[0] * 9]
+    face.load("/models/changed.gguf")
+    server.cuts.clear()
+    server.models["changed.gguf"] = model + bytes(32)
+    assert face.load("/models/changed.gguf")["info"]["bytes"] == len(model) + 32
+
+
+def test_a_download_with_the_wrong_hash_is_refused_and_not_kept(face: Face, server: Any, model: bytes) -> None:
+    server.models["wrong.gguf"] = model
+    told = face.load("/models/wrong.gguf", sha256="0" * 64)
+    assert told["code"] == "network" and "hash" in told["message"]
+    assert face.run("() => w.saved()") == []
+
+
+def test_a_model_can_be_streamed_without_being_kept(face: Face, server: Any, model: bytes) -> None:
+    server.models["streamed.gguf"] = model
+    server.cuts["streamed.gguf"] = [1, 70_001, 12]
+    assert face.load("/models/streamed.gguf", save=False)["info"]["bytes"] == len(model)
+    assert face.run("() => w.saved()") == []
+    assert all(span.startswith("bytes=") for span in requests(server, "streamed.gguf"))
+
+
+def test_a_picked_file_is_loaded(face: Face, micro: str) -> None:
+    told = face.run(
+        """async (url) => {
+          const blob = await (await fetch(url)).blob();
+          return loadModel(new File([blob], "picked.gguf"), {});
+        }""",
+        micro,
+    )
+    assert told["info"]["name"] == "picked.gguf" and told["info"]["vocabulary"] == 1024
+
+
+BAD = {
+    "page.gguf": (b"<!doctype html><title>Not found</title>" * 40, "not-gguf", "page.gguf"),
+    "short.gguf": (None, "cut-off", "Is the download complete?"),
+    "empty.gguf": (b"GG", "cut-off", "Is the download complete?"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_no_model_says_so(face: Face, server: Any, model: bytes, name: str) -> None:
+    body, code, words = BAD[name]
+    server.models[name] = model[:-1000] if body is None else body
+    told = face.load(f"/models/{name}")
+    assert told["code"] == code and words in told["message"]
+    assert face.run("() => w.saved()") == []
+
+
+def test_a_missing_model_and_a_lost_server_say_so(face: Face, server: Any) -> None:
+    told = face.load("/models/nowhere.gguf")
+    assert told["code"] == "network" and "404" in told["message"]
+    server.gone = True
+    told = face.load("/models/nowhere.gguf")
+    assert told["code"] == "network" and "does not answer" in told["message"]
+
+
+def test_a_quota_that_is_too_small_is_explained(face: Face, server: Any, model: bytes) -> None:
+    server.models["large.gguf"] = model
+    devtools = face.page.context.new_cdp_session(face.page)
+    devtools.send("Storage.overrideQuotaForOrigin", {"origin": server.url, "quotaSize": 200_000})
+    try:
+        told = face.load("/models/large.gguf")
+    finally:
+        devtools.send("Storage.overrideQuotaForOrigin", {"origin": server.url})
+    assert told["code"] == "quota" and "1.3 MB" in told["message"]
+    assert face.load("/models/large.gguf")["info"]["bytes"] == len(model)
+
+
+def test_loading_can_be_given_up(face: Face, server: Any, model: bytes) -> None:
+    server.models["slow.gguf"] = model
+    server.cuts["slow.gguf"] = [1000, *[0] * 50]
+    told = face.run(
+        """async () => {
+          const stop = new AbortController();
+          const onProgress = ({stage}) => { if (stage === "download") stop.abort(); };
+          return attempt(() => w.load("/models/slow.gguf", {signal: stop.signal, onProgress}));
+        }"""
+    )
+    assert "abort" in told["message"]

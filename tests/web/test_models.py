@@ -1,0 +1,89 @@
+"""The models on offer are those the page can run, each by an id that is no path."""
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gguf_writer import write_gguf
+from wgemma.embedded import embedded_model
+from wgemma.errors import Error
+from wgemma.files.ollama import Store
+from wgemma.web.models import by_id, embedded_offer, offer_of, stored_offers
+
+
+@pytest.fixture
+def store(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = shutil.copytree(data / "ollama-store", tmp_path / "store")
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy))
+    return copy
+
+
+def test_the_embedded_model_is_told_as_it_is() -> None:
+    offer, path = embedded_offer(), embedded_model()
+    assert offer is not None
+    assert path is not None
+    record = offer.record()
+    assert (record["embedded"], record["size"]) == (True, path.stat().st_size)
+    assert record["digest"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert record["url"] == f"models/{record['name']}.gguf"
+    assert record["parameters"] > 1_000_000
+    assert record["settings"]["temperature"] == 0
+
+
+def test_what_cannot_be_run_is_passed_over(store: Path) -> None:
+    expected = json.loads((store / "EXPECTED.json").read_text())["models"]
+    offers = stored_offers(Store(store))
+    assert {offer.name for offer in offers} == {name for name, fields in expected.items() if fields.get("runnable")}
+    assert all(re.fullmatch(r"[\w.-]+\.gguf", offer.id, re.ASCII) for offer in offers)
+
+
+def test_hostile_settings_are_passed_over(store: Path) -> None:
+    manifest = json.loads((store / "manifests/registry.ollama.ai/library/gemma4/tiny").read_text())
+    (params,) = (layer for layer in manifest["layers"] if layer["mediaType"].endswith(".params"))
+    blob = store / "blobs" / params["digest"].replace(":", "-")
+    blob.write_text(
+        '{"temperature": 1e999, "top_k": "<b>", "top_p": {}, "min_p": 0.1, "evil": 1, '
+        f'"repeat_penalty": 1{"0" * 400}, "seed": [1]}}'
+    )
+    (offer,) = (offer for offer in stored_offers(Store(store)) if offer.name == "gemma4:tiny")
+    assert offer.settings == {"minP": 0.1}
+    json.dumps(offer.record(), allow_nan=False)
+
+
+@pytest.mark.parametrize("label", ["\ud800", "<img src=x>", "x" * 1000, 7, None, ["Q8_0"], "a\nb\x1b[31m"])
+def test_hostile_labels_are_passed_over(store: Path, label: object) -> None:
+    manifest = json.loads((store / "manifests/registry.ollama.ai/library/gemma4/tiny").read_text())
+    blob = store / "blobs" / manifest["config"]["digest"].replace(":", "-")
+    blob.write_text(json.dumps({**json.loads(blob.read_text()), "file_type": label, "model_families": label}))
+    (offer,) = (offer for offer in stored_offers(Store(store)) if offer.name == "gemma4:tiny")
+    assert re.fullmatch(r"\w{0,20}", offer.quantisation, re.ASCII)
+    assert "tools" in offer.capabilities
+
+
+def test_names_that_come_out_the_same_stay_apart() -> None:
+    one = embedded_offer()
+    assert one is not None
+    two = replace(one, name="other", digest="ab" * 32)
+    table = by_id([one, two, two])
+    assert list(table) == [one.id, f"{'ab' * 32}.gguf"]
+    assert table[one.id].digest == one.digest
+
+
+def test_a_file_goes_by_its_name_and_hash(tmp_path: Path) -> None:
+    path = tmp_path / "my model (1).gguf"
+    path.write_bytes(write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)}))
+    offer = offer_of(str(path))
+    assert (offer.id, offer.name, offer.parameters) == ("my-model--1-.gguf", "my model (1)", 32)
+    assert offer.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    path.write_bytes(write_gguf({"general.architecture": "llama"}))
+    with pytest.raises(Error, match="not a gemma4 model"):
+        offer_of(str(path))
