@@ -22,11 +22,14 @@ chat: .venv/.run
 app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
 
+# The browser's tests run by themselves: Playwright keeps an event loop going, and others make their own.
 test: lint $(PYODIDE)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --ignore tests/browser
+	$(BIN)/python -m pytest -m "not slow" tests/browser
 
 test-all: lint $(PYODIDE)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/browser
+	$(BIN)/python -m pytest tests/browser
 
 lint: .venv/.dev
 	$(BIN)/ruff check src tests bench tools hatch_build.py

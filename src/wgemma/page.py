@@ -112,7 +112,7 @@ class Page:
     async def _open(self, sources: list[PageSource], order: Any, tell: Tell) -> dict[str, Any]:
         opened = [await Gguf.aopen(source) for source in sources]
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
-        options = Options(context=order.context or None)
+        options = Options(context=order.context or None, ple=order.ple)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
         progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell)
         name = sources[0].name

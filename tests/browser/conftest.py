@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -35,7 +36,8 @@ class PageServer:
 
     def __init__(self) -> None:
         self.site = Site()
-        self.models: dict[str, Path | bytes] = {}
+        self.models: dict[str, Any] = {}  # paths, or anything with a length that gives slices
+        self.files: dict[str, Path] = {}  # of the tests' own
         self.cuts: dict[str, list[int]] = {}  # by model: after how many bytes each next answer is cut
         self.gone = False
         self.asked: list[tuple[str, str]] = []  # (path, Range)
@@ -75,6 +77,8 @@ class PageServer:
             return
         if path == "empty.html":
             self._send(request, b"<!doctype html><title>empty</title>", KINDS[".html"])
+        elif path in self.files:
+            self._send(request, self.files[path].read_bytes(), KINDS[self.files[path].suffix])
         elif path.removeprefix("models/") in self.models:
             self._send_model(request, path.removeprefix("models/"))
         elif path in self.site.assets:
@@ -94,7 +98,7 @@ class PageServer:
 
     def _send_model(self, request: BaseHTTPRequestHandler, name: str) -> None:
         content = self.models[name]
-        body = content if isinstance(content, bytes) else content.read_bytes()
+        body = content.read_bytes() if isinstance(content, Path) else content
         start, stop = 0, len(body)
         if span := re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", "")):
             start, stop = int(span[1]), min(int(span[2] or stop - 1) + 1, stop)
@@ -110,7 +114,10 @@ class PageServer:
         cuts = self.cuts.get(name)
         sent = start + cuts.pop(0) if cuts else stop
         request.wfile.write(body[start : min(sent, stop)])
-        request.close_connection = sent < stop
+        if sent < stop:
+            request.wfile.flush()
+            sleep(0.2)  # a browser forgets what it has not handed on when a line is cut
+            request.close_connection = True
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +139,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def face(browser: Any, server: PageServer) -> Iterator[Any]:
     """A page with the module imported, and a Worker that outlives its models."""
     from face import Face

@@ -50,13 +50,25 @@ class Face:
 
     def __init__(self, page: Any) -> None:
         self.page = page
+        self.requests: list[str] = []  # every address that was asked for
+        page.on("request", lambda request: self.requests.append(request.url))
         page.evaluate(PRELUDE)
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.page.evaluate(PRELUDE)
 
     def run(self, script: str, argument: Any = None) -> Any:
         return self.page.evaluate(script, argument)
 
     def load(self, source: str, **options: Any) -> Any:
-        """What `load` told, or the error; `source` is an address."""
+        """Loads a model from an address: its info, the stages on the way, and the milliseconds it took."""
+        told = self.attempt(source, **options)
+        assert "info" in told, told
+        return told
+
+    def attempt(self, source: str, **options: Any) -> Any:
+        """What `load` told, or the error's code and message."""
         return self.run("([source, options]) => loadModel(source, options)", [source, options])
 
     def chat(self, messages: Any, stop_after: int = 0, **options: Any) -> Any:

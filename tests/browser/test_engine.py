@@ -63,7 +63,8 @@ def test_the_towers_see_and_hear_what_transformers_does(face: Face, server: Any,
         ("aud_1p37s.wav", "encodeAudio", "audio_aud_1p37s"),
     ):
         address = server.offer(shared / "media" / file)
-        got = face.floats(f"fetch(given).then((answer) => answer.blob()).then((blob) => model.{call}(blob, 70))", address)
+        fetched = "fetch(given).then((answer) => answer.blob())"
+        got = face.floats(f"{fetched}.then((blob) => model.{call}(blob, 70))", address)
         expected = np.load(shared / f"tiny-e2b/{golden}.embd.npy")
         assert np.linalg.norm(got.reshape(expected.shape) - expected) <= 1e-2 * np.linalg.norm(expected)
 

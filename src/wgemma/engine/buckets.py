@@ -40,7 +40,7 @@ def bucket(count: int, chunk: int) -> int:
 
 def _holding(count: int, chunk: int, most: int) -> int:
     """The smallest bucket for all of an image's rows."""
-    for size in (*_tiles(chunk), *IMAGE_ROWS):
+    for size in (*_tiles(chunk), chunk, *IMAGE_ROWS):
         if count <= size <= most:
             return size
     raise SettingsError(f"an image of {count} tokens does not fit: a pass takes {most} here. Lower its budget.")

@@ -161,7 +161,11 @@ class BrowserDevice:
     # -- life
 
     async def reopen(self) -> "BrowserDevice":
-        device = await BrowserDevice.open(self._opener, self.info.driver)
+        try:
+            device = await BrowserDevice.open(self._opener, self.info.driver)
+        except DeviceError as trouble:
+            told = f"{self.info.name} was lost and does not come back: {trouble} Load the model again."
+            raise DeviceLost(told) from None
         device.distrust(self._distrusted)
         return device
 

@@ -221,6 +221,7 @@ class Download {
   #have = 0;
   #waiting = []; // {end, resolve}: who reads what has not come yet
   #reader = null; // a SavedFile on the same handle
+  #failure = null;
   #finished;
 
   /** Begins where the last one stopped, if the server still has the same file. */
@@ -259,7 +260,7 @@ class Download {
     await writeText(this.#place, `${this.#key}.json`, JSON.stringify(this.#note));
     this.#reader = new SavedFile(this.#handle, this.#note, () => {});
     this.#finished = this.#run(answer);
-    this.#finished.catch(() => {}); // whoever reads or waits hears of it
+    this.#finished.catch((error) => (this.#failure = error)); // whoever reads or waits hears of it
   }
 
   /** Says early that it will not fit, as far as the browser tells. */
@@ -295,8 +296,9 @@ class Download {
     this.#handle.flush();
     const digest = this.#hash?.hex() ?? "";
     if (this.#how.sha256 && digest !== this.#how.sha256) {
+      this.#failure = new WgemmaError("network", `${this.name} is damaged: its hash is not the one it should have. Load it again.`);
       await this.close(true);
-      throw new WgemmaError("network", `${this.name} is damaged: its hash is not the one it should have. Load it again.`);
+      throw this.#failure;
     }
     await writeText(this.#place, `${this.#key}.json`, JSON.stringify({ ...this.#note, whole: true }));
   }
@@ -328,6 +330,7 @@ class Download {
   }
 
   #until(end) {
+    if (this.#failure) throw this.#failure;
     if (end <= this.#have) return null;
     const { promise, resolve, reject } = Promise.withResolvers();
     this.#waiting.push({ end, resolve });
