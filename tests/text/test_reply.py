@@ -1,6 +1,6 @@
 """The reply parser: the same parts however the stream is cut, calls mended or kept, and linear time on hostile text."""
 
-import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from growth import growth, seconds
 from wgemma.text.arguments import parse_call
 from wgemma.text.reply import Part, ReplyParser, ToolCall
 from wgemma.text.template import render
@@ -254,30 +255,33 @@ HOSTILE = {
 }
 
 
-def fastest(stream: str, step: int) -> float:
-    best = float("inf")
+def parsing(stream: str, step: int) -> Callable[[], None]:
     pieces = [stream[i : i + step] for i in range(0, len(stream), step)]
-    for _ in range(3):
-        start = time.perf_counter()
+
+    def work() -> None:
         parser = ReplyParser(think=True, tools=TOOLS)
         for piece in pieces:
             parser.feed(piece)
         parser.finish()
-        best = min(best, time.perf_counter() - start)
-    return best
+
+    return work
+
+
+def assert_linear(small: str, large: str, step: int) -> None:
+    """Ten times the text takes about ten times as long, or next to nothing anyhow, where the clock is all noise."""
+    work = parsing(large, step)
+    assert seconds(work) < 0.03 or growth(parsing(small, step), work, 15) < 15
 
 
 @pytest.mark.parametrize("prefix", ["", "<|channel>", "<|tool_call>call:f{city:", "<|tool_call>call:f{x:["])
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_time_grows_with_the_length_of_hostile_text(unit: str, prefix: str) -> None:
     small, large = 10_000 // len(unit), 100_000 // len(unit)
-    # A floor keeps the clock's own noise out of the ratio where both times are next to nothing.
-    step = 1_000_000
-    assert fastest(prefix + unit * large, step) < 15 * max(fastest(prefix + unit * small, step), 0.002)
+    assert_linear(prefix + unit * small, prefix + unit * large, 1_000_000)
 
 
 @pytest.mark.parametrize("prefix", ["", "<|channel>thought\n", "<|tool_call>call:f{city:"])
 @pytest.mark.parametrize("unit", [" ", "a ", "<", "<|tool_call", Q])
 def test_time_grows_with_the_length_fed_character_by_character(unit: str, prefix: str) -> None:
     small, large = unit * (20_000 // len(unit)), unit * (200_000 // len(unit))
-    assert fastest(prefix + large, 1) < 15 * max(fastest(prefix + small, 1), 0.002)
+    assert_linear(prefix + small, prefix + large, 1)
