@@ -3,8 +3,10 @@
 from wgemma.api import Model, Part, Piece, Usage, aload, load
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
+    AdapterError,
     BadLogits,
     ContextOverflow,
+    DataError,
     DeviceError,
     DeviceLost,
     Error,
@@ -17,6 +19,7 @@ from wgemma.errors import (
     SourceError,
     StoreError,
     TemplateError,
+    TrainingError,
 )
 from wgemma.files.gguf import Gguf
 from wgemma.text.template import render
@@ -24,8 +27,10 @@ from wgemma.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 __all__ = [
+    "AdapterError",
     "BadLogits",
     "ContextOverflow",
+    "DataError",
     "DeviceError",
     "DeviceLost",
     "Error",
@@ -44,6 +49,7 @@ __all__ = [
     "StoreError",
     "TemplateError",
     "Tokenizer",
+    "TrainingError",
     "Usage",
     "__version__",
     "aload",

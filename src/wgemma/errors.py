@@ -37,6 +37,10 @@ class ModelError(Error):
     """A file that cannot be run: another architecture, a key or tensor that is missing or does not fit the others."""
 
 
+class AdapterError(Error):
+    """An adapter that cannot be used: damaged, of another kind, or made for another model."""
+
+
 class MediaError(Error):
     """A picture or a sound that cannot be read: damaged, too large, of another kind, or not there."""
 
@@ -67,3 +71,11 @@ class BadLogits(Error):
 
 class SessionError(Error):
     """A session that cannot go on, or a saved one that does not fit."""
+
+
+class DataError(Error):
+    """Examples that cannot be trained on. The message lists the bad lines by their numbers."""
+
+
+class TrainingError(Error):
+    """A training that cannot go on: a loss that is no number, a checkpoint that cannot be written or does not fit."""

@@ -1,11 +1,13 @@
 """Writes GGUF files: metadata and tensors, laid out as every reader expects them."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 
 ALIGNMENT = 32
@@ -21,6 +23,20 @@ class NewTensor:
     data: bytes | memoryview
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that becomes `path` once all is written; what goes wrong leaves `path` as it was."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor]) -> None:
     """A whole file; keys are sorted, tensors stay in their order."""
     head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
@@ -30,15 +46,37 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Ne
         expected = _nbytes(tensor)
         if len(tensor.data) != expected:
             raise ValueError(f"{name} has {len(tensor.data)} bytes, its shape and type take {expected}")
-        shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-        head.append(_string(name) + shape + struct.pack("<IQ", BY_NAME[tensor.type].id, offset))
+        head.append(_row(name, tensor.shape, tensor.type) + struct.pack("<Q", offset))
         offset += _padded(expected)
-    with path.open("wb") as file:
+    with replacing(path) as file:
         header = b"".join(head)
         file.write(header + bytes(_padded(len(header)) - len(header)))
         for tensor in tensors.values():
             file.write(tensor.data)
             file.write(bytes(_padded(len(tensor.data)) - len(tensor.data)))
+
+
+def longer_header(head: bytes, last: Tensor, name: str, like: Tensor, size: int, alignment: int) -> tuple[bytes, int]:
+    """A file's header with a further tensor in its table, and where in the old file the data begins.
+
+    `head` holds at least the header, `last` is the last tensor of its table, and `size` that of the file: the new
+    tensor, of `like`'s type and shape, belongs behind all of it at the next multiple of the alignment.
+    """
+    row = _row(last.name, last.shape, last.type)
+    end = head.rfind(row) + len(row) + 8  # only padding follows the table, so the last one found is the table's
+    start = -(-end // alignment) * alignment
+    if end < len(row) + 8 or start + struct.unpack_from("<Q", head, end - 8)[0] != last.offset:
+        raise ValueError(f"{last.name} is not the last in the table")
+    count = struct.unpack_from("<Q", head, 8)[0] + 1
+    offset = -(-(size - start) // alignment) * alignment
+    header = head[:8] + struct.pack("<Q", count) + head[16:end]
+    header += _row(name, like.shape, like.type) + struct.pack("<Q", offset)
+    return header + bytes(-len(header) % alignment), start
+
+
+def _row(name: str, shape: tuple[int, ...], kind: str) -> bytes:
+    """A tensor's row in the table, up to its offset."""
+    return _string(name) + struct.pack(f"<I{len(shape)}QI", len(shape), *shape, BY_NAME[kind].id)
 
 
 def _nbytes(tensor: NewTensor) -> int:

@@ -102,18 +102,57 @@ def _packed_q6_k(d: Halves, steps: NDArray[np.int8], codes: Floats) -> Bytes:
     return np.concatenate([ql.reshape(-1, 128), qh.reshape(-1, 64), steps.view(np.uint8), d.view(np.uint8)], axis=1)
 
 
+def _q5_0(blocks: Floats) -> Bytes:
+    """d by search; the codes −16 … 15 are stored with 16 added."""
+    x = _clipped(blocks)
+    d = _stored(_signed_scales(x, 16)[:, None])
+    q = (_codes(x, d.astype(np.float32), -16, 15) + 16).astype(np.uint8)
+    return np.concatenate([d.view(np.uint8), _packed_five_bits(q)], axis=1)
+
+
+def _q5_1(blocks: Floats) -> Bytes:
+    """d and m by search, from the smallest weight on."""
+    x = _clipped(blocks)
+    low = x.min(axis=1, keepdims=True)
+    scales, below = _scales_and_mins(x - low, 31)
+    d, m = _stored(scales[:, None]), _stored(low - below[:, None])
+    q = _codes(x - m.astype(np.float32), d.astype(np.float32), 0, 31).astype(np.uint8)
+    return np.concatenate([d.view(np.uint8), m.view(np.uint8), _packed_five_bits(q)], axis=1)
+
+
+def _packed_five_bits(q: Bytes) -> Bytes:
+    """The fifth bits of a block's 32 codes, then their nibbles."""
+    low = q & 15
+    return np.concatenate([np.packbits(q >> 4, axis=1, bitorder="little"), low[:, :16] | low[:, 16:] << 4], axis=1)
+
+
 def _q4_k(blocks: Floats) -> Bytes:
-    """The largest scale and the largest min of a block become 63 steps of d and of dmin."""
+    scales, q = _k_blocks(blocks, 15)
+    return np.concatenate([scales, _packed_nibbles(q)], axis=1)
+
+
+def _q5_k(blocks: Floats) -> Bytes:
+    """Q4_K with a fifth bit: that of sub-block s is bit s of the 32 bytes before the nibbles."""
+    scales, q = _k_blocks(blocks, 31)
+    fifth = np.packbits(q >> 4, axis=1, bitorder="little")[:, 0]
+    return np.concatenate([scales, fifth, _packed_nibbles(q & np.uint8(15))], axis=1)
+
+
+def _k_blocks(blocks: Floats, top: int) -> tuple[Bytes, Bytes]:
+    """The first 16 bytes of Q4_K and Q5_K blocks, and the codes 0 … top: [blocks, 8, 32].
+
+    The largest scale and the largest min of a block become 63 steps of d and of dmin.
+    """
     x = _clipped(blocks).reshape(-1, 8, 32)
-    scales, mins = _scales_and_mins(x, 15)
+    scales, mins = _scales_and_mins(x, top)
     d = _stored_outward(scales.max(axis=1, keepdims=True) / np.float32(63))
     dmin = _stored_outward(mins.max(axis=1, keepdims=True) / np.float32(63))
-    steps, min_steps = _nearby_steps(x, scales, mins, d.astype(np.float32), dmin.astype(np.float32))
-    q = _codes(x + (dmin * min_steps)[..., None], (d * steps)[..., None], 0, 15)
-    return _packed_q4_k(d, dmin, steps.astype(np.uint8), min_steps.astype(np.uint8), q)
+    steps, min_steps = _nearby_steps(x, scales, mins, d.astype(np.float32), dmin.astype(np.float32), top)
+    q = _codes(x + (dmin * min_steps)[..., None], (d * steps)[..., None], 0, top)
+    return _packed_scales(d, dmin, steps.astype(np.uint8), min_steps.astype(np.uint8)), q.astype(np.uint8)
 
 
-def _nearby_steps(x: Floats, scales: Floats, mins: Floats, d: Floats, dmin: Floats) -> tuple[Floats, Floats]:
+def _nearby_steps(x: Floats, scales: Floats, mins: Floats, d: Floats, dmin: Floats, top: int) -> tuple[Floats, Floats]:
     """The 6-bit steps of each sub-block's scale and min, from the nearest ones and their neighbours.
 
     Rounded apart, a scale and its min may both err to the same side; nine pairs are tried for the least error.
@@ -122,7 +161,7 @@ def _nearby_steps(x: Floats, scales: Floats, mins: Floats, d: Floats, dmin: Floa
     best, best_min, best_error = nearest, nearest_min, np.full_like(nearest, np.inf)
     for up, up_min in product((0, -1, 1), repeat=2):
         steps, min_steps = np.clip(nearest + up, 0, 63), np.clip(nearest_min + up_min, 0, 63)
-        error = _error(x + (dmin * min_steps)[..., None], (d * steps)[..., None], 15)
+        error = _error(x + (dmin * min_steps)[..., None], (d * steps)[..., None], top)
         better = error < best_error
         best, best_min = np.where(better, steps, best), np.where(better, min_steps, best_min)
         best_error = np.minimum(error, best_error)
@@ -137,14 +176,18 @@ def _error(x: Floats, scale: Floats, top: int) -> Floats:
     return _dot(rest, rest)
 
 
-def _packed_q4_k(d: Halves, dmin: Halves, steps: Bytes, min_steps: Bytes, q: Floats) -> Bytes:
-    """The layout `dequantize` states for Q4_K."""
+def _packed_scales(d: Halves, dmin: Halves, steps: Bytes, min_steps: Bytes) -> Bytes:
+    """The layout `dequantize` states for Q4_K and Q5_K, up to the codes."""
     first = steps[:, :4] | steps[:, 4:] >> 4 << 6
     second = min_steps[:, :4] | min_steps[:, 4:] >> 4 << 6
     third = steps[:, 4:] & 15 | (min_steps[:, 4:] & 15) << 4
-    pairs = q.astype(np.uint8).reshape(-1, 4, 2, 32)
-    qs = pairs[:, :, 0] | pairs[:, :, 1] << 4
-    return np.concatenate([d.view(np.uint8), dmin.view(np.uint8), first, second, third, qs.reshape(-1, 128)], axis=1)
+    return np.concatenate([d.view(np.uint8), dmin.view(np.uint8), first, second, third], axis=1)
+
+
+def _packed_nibbles(q: Bytes) -> Bytes:
+    """Each two sub-blocks of [blocks, 8, 32] share 32 bytes."""
+    pairs = q.reshape(-1, 4, 2, 32)
+    return (pairs[:, :, 0] | pairs[:, :, 1] << np.uint8(4)).reshape(-1, 128)
 
 
 def _clipped(blocks: Floats) -> Floats:
@@ -247,6 +290,9 @@ QUANTIZERS: dict[str, Callable[[Floats], Bytes]] = {
     "BF16": _bf16_bytes,
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
     "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
     "Q6_K": _q6_k,
 }

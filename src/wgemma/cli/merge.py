@@ -1,0 +1,193 @@
+"""`wgemma merge MODEL ADAPTER -o out.gguf`: the model as one file with the adapter baked in.
+
+The new file is the old one byte for byte, all metadata included, but for the rows an adapter changes: those are
+dequantised, get scale · B · A added, and are quantised again to the type they had. One table that is both embedding and
+output becomes two where only one of them is adapted.
+"""
+
+import argparse
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wgemma.cli.output import as_json, human_bytes, progress
+from wgemma.errors import AdapterError, Error, SettingsError
+from wgemma.files.adapter_names import EMBEDDING, OUTPUT
+from wgemma.files.adapters import Pair, check_fits, read_adapter
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.locate import locate
+from wgemma.files.sources import Buffer
+from wgemma.files.writing import ALIGNMENT, longer_header, replacing
+from wgemma.model.config import Config
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.quantize import QUANTIZERS, quantize
+from wgemma.sync import run
+
+Floats = NDArray[np.float32]
+
+PIECE = 8 << 20  # bytes copied at a time
+MAX_SCALE = 1e9
+SLAB = 32 << 20  # bytes of float32 worked on at a time
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("merge", help="bake an adapter into a model's file")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("adapter", metavar="ADAPTER", help="a PEFT folder or a .gguf adapter")
+    verb.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+    verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="how strongly to apply it (default: 1)")
+    verb.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(do=merge)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """B · A with the scale it gets in the end."""
+
+    pair: Pair
+    scale: float
+
+    def rows(self, expert: int, start: int, count: int) -> Floats:
+        """scale · B · A, rows [start, start + count) of one expert: [count, columns]."""
+        pair = self.pair
+        a = np.frombuffer(pair.a, np.float32).reshape(pair.experts, pair.rank, pair.columns)[expert]
+        b = np.frombuffer(pair.b, np.float32).reshape(pair.experts, pair.rows, pair.rank)[expert]
+        product: Floats = np.float32(self.scale) * (b[start : start + count] @ a)
+        return product
+
+
+Changes = Mapping[str, Sequence[Change]]
+
+
+def merge(options: argparse.Namespace) -> int:
+    if not abs(options.scale) <= MAX_SCALE:  # also where it is NaN
+        raise SettingsError(f"--scale is {options.scale}; it must be a number up to {MAX_SCALE:.0e}.")
+    files = locate(options.model)
+    wanted = read_adapter(options.adapter)
+    adapters = [(read_adapter(path), 1.0) for path in files.adapters] + [(wanted, options.scale)]
+    with Gguf.open(files.model) as gguf:
+        Config.from_gguf(gguf)
+        changes: dict[str, list[Change]] = {}
+        for adapter, scale in adapters:
+            check_fits(adapter, gguf.tensors)
+            for name, pair in adapter.pairs.items():
+                changes.setdefault(name, []).append(Change(pair, scale * pair.scale))
+        total = _check(gguf, changes, options.output, files.model, replace=options.force)
+        try:
+            with replacing(options.output) as file, progress(f"merging {files.name}", total) as bar:
+                for piece in merged(gguf, changes):
+                    file.write(piece)
+                    bar(len(piece))
+        except OSError as error:
+            raise Error(f"{options.output} cannot be written: {error.strerror or error}.") from None
+        kept = len(gguf.tensors) - len(changes.keys() & gguf.tensors.keys())
+    _report(options, files.name, wanted.name, len(changes), kept, total)
+    return 0
+
+
+def _report(options: argparse.Namespace, model: str, adapter: str, changed: int, kept: int, size: int) -> None:
+    if options.json:
+        facts = {"model": model, "adapter": adapter, "scale": options.scale, "output": str(options.output)}
+        as_json({**facts, "changed": changed, "kept": kept, "size": size})
+    else:
+        print(
+            f"{options.output} is {model} with {adapter}: {changed} tensors changed, {kept} kept, {human_bytes(size)}."
+        )
+
+
+def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path, *, replace: bool) -> int:
+    """The size of the file to come, if it may and can be written."""
+    for name in changes:
+        tensor = gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
+        if tensor.type not in QUANTIZERS:
+            raise AdapterError(
+                f"{name} is {tensor.type}, which wgemma reads but does not write; it writes {', '.join(QUANTIZERS)}."
+            )
+    if output.is_dir():
+        raise Error(f"{output} is a folder; give the name of a file.")
+    if output.exists():
+        if isinstance(model, Path) and output.samefile(model):
+            raise Error(f"{output} is the model itself; choose another name.")
+        if not replace:
+            raise Error(f"{output} is there already. --force replaces it.")
+    if not output.absolute().parent.is_dir():
+        raise Error(f"{output.parent} is no folder; make it first.")
+    total = gguf.source.size
+    if _parts(gguf, changes):
+        total += gguf.tensors[EMBEDDING].nbytes
+    free = shutil.disk_usage(output.absolute().parent).free
+    if free < total:
+        raise Error(f"{output} will take {human_bytes(total)}, but only {human_bytes(free)} are free there.")
+    return total
+
+
+def _parts(gguf: Gguf, changes: Changes) -> bool:
+    """Whether embedding and output are one table that must become two."""
+    return OUTPUT not in gguf.tensors and (EMBEDDING in changes or OUTPUT in changes)
+
+
+def merged(gguf: Gguf, changes: Changes) -> Iterator[Buffer]:
+    """The new file from its first byte to its last."""
+    position = 0
+    if _parts(gguf, changes):
+        head, position = _header_with_output(gguf)
+        yield head
+    for tensor in sorted(gguf.tensors.values(), key=lambda tensor: tensor.offset):
+        if tensor.name in changes:
+            yield from _copied(gguf, position, tensor.offset)
+            yield from _changed(gguf, tensor, changes[tensor.name])
+            position = tensor.offset + tensor.nbytes
+    yield from _copied(gguf, position, gguf.source.size)
+    if _parts(gguf, changes):
+        yield bytes(-gguf.source.size % _alignment(gguf))
+        yield from _changed(gguf, gguf.tensors[EMBEDDING], changes.get(OUTPUT, ()))
+
+
+def _header_with_output(gguf: Gguf) -> tuple[bytes, int]:
+    """The header with an output matrix behind all other tensors, and where the old file's tensors begin."""
+    head = bytes(run(gguf.source.read(0, min(tensor.offset for tensor in gguf.tensors.values()))))
+    last, table = list(gguf.tensors.values())[-1], gguf.tensors[EMBEDDING]
+    return longer_header(head, last, OUTPUT, table, gguf.source.size, _alignment(gguf))
+
+
+def _alignment(gguf: Gguf) -> int:
+    return int(gguf.metadata.get("general.alignment", ALIGNMENT))
+
+
+def _copied(gguf: Gguf, start: int, end: int) -> Iterator[Buffer]:
+    for position in range(start, end, PIECE):
+        yield run(gguf.source.read(position, min(PIECE, end - position)))
+
+
+def _changed(gguf: Gguf, tensor: Tensor, changes: Sequence[Change]) -> Iterator[Buffer]:
+    """A tensor's new bytes, a slab of one expert's rows after the other."""
+    columns, rows, experts = (*tensor.shape, 1)[:3]
+    row_nbytes = tensor.format.row_nbytes(columns)
+    most = max(1, SLAB // (4 * columns))
+    for expert in range(experts):
+        for start in range(0, rows, most):
+            count = min(most, rows - start)
+            offset = tensor.offset + (expert * rows + start) * row_nbytes
+            old = run(gguf.source.read(offset, count * row_nbytes))
+            difference = sum(
+                (change.rows(expert, start, count) for change in changes), np.zeros((count, columns), "f4")
+            )
+            yield _requantised(tensor, old, difference)
+
+
+def _requantised(tensor: Tensor, old: Buffer, difference: Floats) -> Buffer:
+    """Rows to which nothing is added stay as they are, bit for bit."""
+    touched = difference.any(axis=1)
+    if not touched.any():
+        return old
+    blocks = np.frombuffer(old, np.uint8).reshape(len(difference), -1).copy()
+    values = dequantize(blocks[touched], tensor.type, (-1, tensor.shape[0])) + difference[touched]
+    if not (np.abs(values) <= np.finfo(np.float16 if tensor.type == "F16" else np.float32).max).all():
+        raise AdapterError(f"{tensor.name} would get values beyond {tensor.type}. Is the scale what you meant?")
+    blocks[touched] = quantize(values, tensor.type)
+    return blocks.data.cast("B")

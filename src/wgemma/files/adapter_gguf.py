@@ -1,0 +1,133 @@
+"""Adapters as GGUF files, llama.cpp's form: `X.lora_a` and `X.lora_b` for each matrix X, one alpha for all.
+
+scale = alpha / rank of the pair, or 1 where alpha is 0
+X.lora_a  [rank, columns]    X.lora_b  [rows, rank]       the contiguous dimension last; experts in front
+token_embd.weight the other way round: lora_a [tokens, rank], lora_b [width, rank]
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wgemma.errors import AdapterError
+from wgemma.files.adapter_names import EMBEDDING, check_tensor, is_experts
+from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
+from wgemma.files.floats import float_bytes, floats, scaled, transposed
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.writing import NewTensor, write_gguf
+
+TYPES = ("F32", "F16", "BF16", "Q8_0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """One of the two tensors of a pair, shape [experts, outer, inner]."""
+
+    tensor: Tensor
+    experts: int
+    outer: int
+    inner: int
+
+
+async def read_gguf_adapter(gguf: Gguf, name: str) -> AdapterFile:
+    alpha = _alpha(gguf.metadata)
+    pairs: dict[str, Pair] = {}
+    for matrix, (a, b) in _halves(gguf).items():
+        pairs[matrix] = await _pair(gguf, matrix, a, b, alpha)
+    base = gguf.metadata.get("general.base_model.0.name")
+    return gathered(name, pairs, alpha, base if isinstance(base, str) else None)
+
+
+def _alpha(metadata: dict[str, Any]) -> float:
+    """The adapter's alpha, once the rest of the metadata says that it is one for Gemma 4."""
+    kind = metadata.get("general.type", "model")
+    if kind != "adapter":
+        raise AdapterError(f"this is a {kind!r:.40} file, not an adapter (general.type).")
+    method = metadata.get("adapter.type")
+    if method != "lora":
+        raise AdapterError(f"this is a {method!r:.40} adapter; wgemma applies 'lora' only.")
+    architecture = metadata.get("general.architecture")
+    if architecture != "gemma4":
+        raise AdapterError(f"this adapter is for {architecture!r:.40}; wgemma runs gemma4 only.")
+    if any(key.startswith("adapter.alora") for key in metadata):
+        raise AdapterError("this is an activated LoRA (aLoRA), which wgemma does not apply.")
+    return checked_alpha("adapter.lora.alpha", metadata.get("adapter.lora.alpha", 0.0))
+
+
+def _halves(gguf: Gguf) -> dict[str, tuple[_Half, _Half]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for tensor in gguf.tensors.values():
+        matrix, _, half = tensor.name.rpartition(".lora_")
+        if half not in ("a", "b"):
+            raise AdapterError(
+                f"{tensor.name} is no part of a LoRA adapter: its name ends neither in .lora_a nor .lora_b."
+            )
+        check_tensor(matrix)
+        found.setdefault(matrix, {})[half] = tensor
+    for matrix, halves in found.items():
+        if len(halves) < 2:
+            lacking = "b" if "a" in halves else "a"
+            raise AdapterError(f"{matrix}.lora_{lacking} is missing.")
+    return {matrix: (_half(matrix, halves["a"]), _half(matrix, halves["b"])) for matrix, halves in found.items()}
+
+
+def _half(matrix: str, tensor: Tensor) -> _Half:
+    if tensor.type not in TYPES:
+        raise AdapterError(f"{tensor.name} has the type {tensor.type}; adapters are read in {', '.join(TYPES)}.")
+    dimensions = 3 if is_experts(matrix) else 2
+    if len(tensor.shape) > dimensions:
+        raise AdapterError(f"{tensor.name} has the shape {list(tensor.shape)}; {dimensions} dimensions are possible.")
+    inner, outer, experts = (*tensor.shape, 1, 1)[:3]  # a writer may leave out dimensions of 1
+    return _Half(tensor, experts, outer, inner)
+
+
+async def _pair(gguf: Gguf, matrix: str, a: _Half, b: _Half, alpha: float) -> Pair:
+    table = matrix == EMBEDDING
+    ranks = (a.inner if table else a.outer), b.inner
+    if ranks[0] != ranks[1] or a.experts != b.experts:
+        raise AdapterError(
+            f"{a.tensor.name} and {b.tensor.name} do not fit each other: "
+            f"{list(a.tensor.shape)} and {list(b.tensor.shape)}."
+        )
+    rank = b.inner
+    scale = alpha / rank if alpha else 1.0
+    first, second = await _numbers(gguf, a.tensor), await _numbers(gguf, b.tensor)
+    if table:
+        return Pair(rank, b.outer, a.outer, transposed(second, rank), first, scale)
+    return Pair(rank, a.inner, b.outer, first, second, scale, a.experts)
+
+
+async def _numbers(gguf: Gguf, tensor: Tensor) -> "array[float]":
+    return floats(await gguf.source.read(tensor.offset, tensor.nbytes), tensor.type)
+
+
+def write_gguf_adapter(adapter: AdapterFile, path: str | Path, *, base: str | None = None) -> None:
+    """A file that llama.cpp loads; a pair whose alpha is not the commonest has the difference folded into its B."""
+    alphas = Counter(pair.alpha for pair in adapter.pairs.values() if pair.scale)
+    alpha = alphas.most_common(1)[0][0] if alphas else 1.0
+    metadata: dict[str, Any] = {
+        "general.architecture": "gemma4",
+        "general.type": "adapter",
+        "general.name": adapter.name,
+        "general.file_type": 0,
+        "adapter.type": "lora",
+        "adapter.lora.alpha": float(alpha),
+    }
+    if base := base or adapter.base:
+        metadata |= {"general.base_model.count": 1, "general.base_model.0.name": base}
+    tensors: dict[str, NewTensor] = {}
+    for matrix, pair in adapter.pairs.items():
+        outer = () if pair.experts == 1 else (pair.experts,)
+        a, b = pair.a, scaled(pair.b, pair.alpha / alpha)
+        shapes = (pair.columns, pair.rank, *outer), (pair.rank, pair.rows, *outer)
+        if matrix == EMBEDDING:
+            a, b = b, transposed(a, pair.columns)
+            shapes = shapes[1], (pair.rank, pair.columns)
+        tensors[f"{matrix}.lora_a"] = NewTensor("F32", shapes[0], float_bytes(a))
+        tensors[f"{matrix}.lora_b"] = NewTensor("F32", shapes[1], float_bytes(b))
+    try:
+        write_gguf(Path(path), metadata, tensors)
+    except OSError as error:
+        raise AdapterError(f"{path} cannot be written: {error.strerror or error}.") from None

@@ -1,0 +1,358 @@
+"""Adapters as PEFT keeps them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
+
+    base_model.model.<module>.lora_A.weight  [rank, in]      scale = alpha / rank, with rsLoRA alpha / √rank
+    base_model.model.<module>.lora_B.weight  [out, rank]
+    …embed_tokens.lora_embedding_A           [rank, tokens]  …embed_tokens.lora_embedding_B  [width, rank]
+    …experts.lora_A.weight [experts · rank, in], lora_B.weight [out, rank · experts]  with the experts fastest in B
+
+Rank and alpha are the configuration's, unless a pattern there matches the module. A setting that changes what is
+computed, and that wgemma does not compute, is refused by its name.
+"""
+
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from wgemma.errors import AdapterError
+from wgemma.files.adapter_names import (
+    EMBEDDING,
+    EXPERT_PARAMETERS,
+    OUTPUT,
+    TEXT_MODEL,
+    is_experts,
+    module_of_tensor,
+    tensor_of_module,
+)
+from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
+from wgemma.files.floats import transposed
+from wgemma.files.safetensors import Entry, Safetensors, write_safetensors
+from wgemma.files.writing import replacing
+
+Patterns: TypeAlias = list[tuple[re.Pattern[str], Any]]
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MAX_CONFIG = 4 << 20
+MAX_RANK = 1 << 16
+MAX_PATTERNS = 4096
+MAX_REPEATS = 48  # stars and the like, in all patterns together
+PREFIX = "base_model.model."
+
+# What a setting that is on would mean. Others that begin with `use_` are refused too: they are variants yet unknown.
+REFUSED = {
+    "use_dora": "DoRA",
+    "use_qalora": "QALoRA",
+    "use_bdlora": "block-diagonal LoRA",
+    "fan_in_fan_out": "matrices stored the other way round",
+    "lora_bias": "biases of its own",
+    "modules_to_save": "whole modules of its own",
+    "trainable_token_indices": "tokens of its own",
+    "alora_invocation_tokens": "activated LoRA (aLoRA)",
+    "layer_replication": "repeated layers",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
+    "arrow_config": "Arrow routing",
+    "megatron_config": "Megatron",
+}
+# Ways to begin that leave the model as it is; the others (PiSSA, OLoRA, LoftQ, CorDA …) change its weights too.
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+
+_KEY = re.compile(
+    r"(?P<module>.+?)\.(?:lora_(?P<half>[AB])(?:\.default)?\.weight|lora_embedding_(?P<row>[AB])(?:\.default)?)"
+)
+_COPY = re.compile(r"(?P<module>.+)\.(?:base_layer\.)?weight")
+_INNER = ".base_layer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    rank: int
+    alpha: float
+    ranks: Patterns
+    alphas: Patterns
+    root: bool  # rsLoRA
+    tied: bool  # an adapter of the embedding is one of the output too
+    parameters: tuple[str, ...]
+    base: str | None
+
+    def of(self, path: str) -> tuple[int, float]:
+        """Rank and scale of a module, by PEFT's rule: the first pattern that matches the end of its path."""
+        rank = _whole("rank_pattern", _matching(self.ranks, path, self.rank))
+        alpha = checked_alpha("alpha_pattern", _matching(self.alphas, path, self.alpha))
+        return rank, alpha / (sqrt(rank) if self.root else rank)
+
+
+async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
+    """The adapter of a configuration's bytes and the safetensors `weights` leads to (a path, bytes or a `Source`)."""
+    settings = _config(config)
+    opened = await Safetensors.aopen(weights)
+    try:
+        pairs: dict[str, Pair] = {}
+        for module, (a, b) in _halves(opened.tensors).items():
+            tensor, pair = await _pair(opened, settings, module, a, b)
+            if tensor in pairs:
+                raise AdapterError(f"{tensor} is adapted twice, the second time by {module}.")
+            pairs[tensor] = pair
+        _refuse_other_tables(opened.tensors, pairs)
+        if settings.tied and not pairs.keys().isdisjoint((EMBEDDING, OUTPUT)):
+            raise AdapterError(
+                "this adapter is one for embedding and output (ensure_weight_tying), which wgemma does not apply."
+            )
+        return gathered(name, pairs, settings.alpha, settings.base)
+    finally:
+        opened.close()
+
+
+def _config(data: bytes) -> _Config:
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        raise AdapterError(f"{CONFIG} is not valid JSON.") from None
+    if not isinstance(fields, dict):
+        raise AdapterError(f"{CONFIG} is not a JSON object.")
+    kind = fields.get("peft_type")
+    if kind != "LORA":
+        raise AdapterError(f"this is a {kind!r:.40} adapter; wgemma applies LORA only.")
+    for key, value in fields.items():
+        if value and (key in REFUSED or (key.startswith("use_") and key != "use_rslora")):
+            raise AdapterError(
+                f"this adapter uses {REFUSED.get(key, 'a variant')} ({key[:80]}), which wgemma does not apply."
+            )
+    if fields.get("bias", "none") != "none":
+        raise AdapterError(f"this adapter changes biases (bias = {fields['bias']!r:.40}), which wgemma does not apply.")
+    beginning = fields.get("init_lora_weights", True)
+    if beginning not in BEGINNINGS:
+        raise AdapterError(
+            f"this adapter was begun with {beginning!r:.40} (init_lora_weights), which changes the model's weights; "
+            "convert it to plain LoRA with PEFT first."
+        )
+    patterns = [fields.get(key) or {} for key in ("rank_pattern", "alpha_pattern")]
+    if not all(isinstance(pattern, dict) for pattern in patterns):
+        raise AdapterError("rank_pattern or alpha_pattern is not a JSON object.")
+    parameters = fields.get("target_parameters") or []
+    if not isinstance(parameters, list) or not all(isinstance(item, str) for item in parameters):
+        raise AdapterError("target_parameters is not a list of names.")
+    base = fields.get("base_model_name_or_path")
+    return _Config(
+        rank=_whole("r", fields.get("r", 8)),
+        alpha=checked_alpha("lora_alpha", fields.get("lora_alpha", 8)),
+        ranks=_compiled(patterns[0]),
+        alphas=_compiled(patterns[1]),
+        root=bool(fields.get("use_rslora")),
+        tied=bool(fields.get("ensure_weight_tying")),
+        parameters=tuple(parameters),
+        base=base if isinstance(base, str) and base else None,
+    )
+
+
+def _whole(key: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_RANK:
+        raise AdapterError(f"{key} is {value!r:.40}; a rank is a whole number from 1 to {MAX_RANK}.")
+    return value
+
+
+def _compiled(patterns: dict[str, Any]) -> Patterns:
+    """Patterns are regular expressions out of a file: those that could keep the matcher busy for long are refused."""
+    repeats = {pattern: len(re.findall(r"[*+{]", pattern)) for pattern in patterns}
+    if len(patterns) > MAX_PATTERNS or sum(repeats.values()) > MAX_REPEATS:
+        raise AdapterError("rank_pattern or alpha_pattern holds too much.")
+    found = []
+    for pattern, value in patterns.items():
+        if len(pattern) > 256 or repeats[pattern] > 3 or re.search(r"\)\s*[*+{]", pattern):
+            raise AdapterError(f"the pattern {pattern[:80]!r} is too intricate.")
+        try:
+            found.append((re.compile(rf"(.*\.)?({pattern})$"), value))
+        except (re.error, RecursionError, OverflowError):
+            raise AdapterError(f"the pattern {pattern[:80]!r} is not a regular expression.") from None
+    return found
+
+
+def _matching(patterns: Patterns, path: str, default: Any) -> Any:
+    return next((value for pattern, value in patterns if pattern.match(path)), default)
+
+
+def _halves(tensors: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
+    """The names of A and B by module."""
+    found: dict[str, dict[str, str]] = {}
+    for key in tensors:
+        match = _KEY.fullmatch(key)
+        if match is None:
+            if not _is_table(key):
+                _refuse_key(key)
+            continue
+        halves = found.setdefault(match["module"], {})
+        half = match["half"] or match["row"]
+        if half in halves:
+            raise AdapterError(f"{key} is there twice, with and without an adapter's name.")
+        halves[half] = key
+    for module, halves in found.items():
+        if len(halves) < 2:
+            raise AdapterError(f"{module} has lora_{'A' if 'A' in halves else 'B'} without its partner.")
+    return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
+
+
+def _is_table(key: str) -> bool:
+    """PEFT saves the model's own embedding beside an adapter of it; being the base's, it is not needed."""
+    match = _COPY.fullmatch(key)
+    return match is not None and match["module"].removesuffix(_INNER).endswith(("embed_tokens", "lm_head"))
+
+
+def _refuse_key(key: str) -> None:
+    if "lora_magnitude_vector" in key:
+        raise AdapterError(f"{key} belongs to DoRA, which wgemma does not apply.")
+    module = key.rpartition(".lora_")[0] or key.removesuffix(".weight")
+    tensor_of_module(module.removesuffix(_INNER))  # names a tower, or what is unknown
+    raise AdapterError(f"{key[:200]} is no part of a LoRA adapter.")
+
+
+def _refuse_other_tables(tensors: Mapping[str, Entry], pairs: Mapping[str, Pair]) -> None:
+    """A copy of the embedding is passed over only where the embedding is adapted, and has its shape."""
+    for key, entry in tensors.items():
+        match = None if _KEY.fullmatch(key) else _COPY.fullmatch(key)
+        if match is None:
+            continue
+        pair = pairs.get(tensor_of_module(match["module"].removesuffix(_INNER)))
+        if pair is None or entry.shape != (pair.rows, pair.columns):
+            raise AdapterError(
+                f"{key} replaces a matrix of the model instead of adapting it; wgemma does not apply that."
+            )
+
+
+async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: str) -> tuple[str, Pair]:
+    path = _path(config, module, opened.tensors)
+    tensor = tensor_of_module(path)
+    rank, scale = config.of(path.removeprefix(PREFIX))
+    first, second = opened.tensors[a].shape, opened.tensors[b].shape
+    experts = first[0] // rank if is_experts(tensor) else 1
+    if len(first) != 2 or len(second) != 2 or first[0] != second[1]:
+        raise AdapterError(f"{a} and {b} do not fit each other: {list(first)} and {list(second)}.")
+    if first[0] != experts * rank:
+        raise AdapterError(f"{a} has rank {first[0]}, but {CONFIG} says {rank}.")
+    if (tensor == EMBEDDING) != ("lora_embedding_" in a) or ("lora_embedding_" in a) != ("lora_embedding_" in b):
+        raise AdapterError(f"{a} is not how an adapter of {tensor} is named.")
+    values = await opened.aread(a), await opened.aread(b)
+    if tensor == EMBEDDING:
+        return tensor, Pair(
+            rank, second[0], first[1], transposed(values[1], rank), transposed(values[0], first[1]), scale
+        )
+    return tensor, Pair(rank, first[1], second[0], values[0], _by_expert(values[1], experts), scale, experts)
+
+
+def _path(config: _Config, module: str, tensors: Mapping[str, Entry]) -> str:
+    """The module's path; that of an expert layer's parameter, which PEFT does not name.
+
+    Where both parameters are adapted, gate and up are the inner one.
+    """
+    outer = module.removesuffix(_INNER)
+    if not outer.endswith(".experts"):
+        return module
+    paths = [f"{outer}.{parameter.partition('.')[2]}" for parameter in EXPERT_PARAMETERS]
+    adapted = [path for path in paths if any(path.endswith(f".{item}") for item in config.parameters)]
+    both = any(key.startswith(f"{outer}{_INNER}.lora_") for key in tensors)
+    if len(adapted) != 1 + both or (module != outer and not both):
+        raise AdapterError(f"{module} adapts experts, but target_parameters does not say which of their matrices.")
+    return adapted[0] if module != outer else adapted[-1]
+
+
+def _by_expert(b: "array[float]", experts: int) -> "array[float]":
+    """[rows, rank, experts] as [experts, rows, rank]."""
+    return b if experts == 1 else transposed(b, experts)
+
+
+def write_peft(
+    adapter: AdapterFile, folder: str | Path, *, base: str | None = None, settings: Mapping[str, Any] | None = None
+) -> None:
+    """A folder that PEFT loads; both files are replaced only when both are written.
+
+    `settings` go into the configuration as they are (`lora_dropout`, …).
+    """
+    paths = {module_of_tensor(tensor): pair for tensor, pair in adapter.pairs.items()}
+    inner = {path.rpartition(".")[0] for path in paths if path.endswith(".experts.down_proj")}
+    tensors: dict[str, tuple[tuple[int, ...], array[float]]] = {}
+    for path, pair in paths.items():
+        tensors |= _tensors(path, pair, inner)
+    config = _written_config(adapter, paths, base) | dict(settings or {})
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as files:
+            file = files.enter_context(replacing(folder / CONFIG))
+            file.write(json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
+            file.flush()
+            write_safetensors(files.enter_context(replacing(folder / WEIGHTS)), tensors, {"format": "pt"})
+    except OSError as error:
+        raise AdapterError(f"{folder} cannot be written: {error.strerror or error}.") from None
+
+
+def _tensors(path: str, pair: Pair, inner: set[str]) -> "dict[str, tuple[tuple[int, ...], array[float]]]":
+    if path.endswith("embed_tokens"):
+        a, b = transposed(pair.b, pair.rank), transposed(pair.a, pair.columns)
+        return {
+            f"{PREFIX}{path}.lora_embedding_A": ((pair.rank, pair.rows), a),
+            f"{PREFIX}{path}.lora_embedding_B": ((pair.columns, pair.rank), b),
+        }
+    module, b, rank = path, pair.b, pair.rank
+    if path.endswith(tuple(EXPERT_PARAMETERS)):
+        module, _, parameter = path.rpartition(".")
+        module += _INNER if parameter == "gate_up_proj" and module in inner else ""
+        b, rank = transposed(pair.b, pair.rows * pair.rank), pair.experts * pair.rank
+    return {
+        f"{PREFIX}{module}.lora_A.weight": ((rank, pair.columns), pair.a),
+        f"{PREFIX}{module}.lora_B.weight": ((pair.rows, rank), b),
+    }
+
+
+def _written_config(adapter: AdapterFile, paths: Mapping[str, Pair], base: str | None) -> dict[str, Any]:
+    (rank, alpha), _ = Counter((pair.rank, pair.alpha) for pair in paths.values()).most_common(1)[0]
+    parameters = [path for path in paths if path.endswith(tuple(EXPERT_PARAMETERS))]
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base or adapter.base,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": _shortest(alpha),
+        "rank_pattern": {re.escape(path): pair.rank for path, pair in paths.items() if pair.rank != rank},
+        "alpha_pattern": {
+            re.escape(path): _shortest(pair.alpha) for path, pair in paths.items() if pair.alpha != alpha
+        },
+        "target_modules": _targets(paths),
+        "target_parameters": parameters or None,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def _shortest(number: float) -> int | float:
+    return int(number) if number == int(number) else number
+
+
+def _targets(paths: Mapping[str, Pair]) -> str:
+    """A regular expression for exactly these modules: the towers have modules of the same names."""
+    layers: dict[str, list[str]] = {}
+    others: list[str] = []
+    for path in paths:
+        if path.endswith(tuple(EXPERT_PARAMETERS)):
+            continue
+        layer, _, part = path.removeprefix(f"{TEXT_MODEL}layers.").partition(".")
+        if layer.isdigit():
+            layers.setdefault(part, []).append(layer)
+        else:
+            others.append(re.escape(path))
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for part, numbers in layers.items():
+        groups.setdefault(tuple(numbers), []).append(re.escape(part))
+    start = re.escape(f"{TEXT_MODEL}layers.")
+    inside = [rf"{start}({'|'.join(numbers)})\.({'|'.join(parts)})" for numbers, parts in groups.items()]
+    return "|".join(inside + others)

@@ -1,0 +1,240 @@
+"""Every kind of adapter file reads as the same pairs, writes back to them, and is refused by models it does not fit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adapter_maker import adapter, difference, largest_error, pair
+from gguf_writer import write_gguf
+from range_server import good, serve
+from wgemma import AdapterError, Gguf
+from wgemma.files.adapters import (
+    AdapterFile,
+    Pair,
+    aread_adapter,
+    check_fits,
+    read_adapter,
+    read_peft,
+    write_gguf_adapter,
+    write_peft,
+)
+from wgemma.files.locate import locate
+from wgemma.files.sources import MemorySource
+from wgemma.sync import run
+
+ADAPTERS = {
+    "e2b-lora7": "tiny-e2b", "e2b-lora9": "tiny-e2b", "e2b-rslora": "tiny-e2b", "31b-lora7": "tiny-31b",
+    "31b-pattern": "tiny-31b", "26b-lora7": "tiny-26b-a4b",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(shared: Path) -> Path:
+    return shared / "lora" / "adapters"
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_folder_and_the_gguf_of_an_adapter_are_the_same(folder: Path, name: str) -> None:
+    peft, gguf = read_adapter(folder / name), read_adapter(str(folder / f"{name}.gguf"))
+    assert peft.name == gguf.name == name
+    assert list(peft.pairs) == list(gguf.pairs)
+    assert largest_error(gguf, peft) < 1e-6
+    assert peft.base == ADAPTERS[name]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_is_written_as_it_was_read(folder: Path, tmp_path: Path, name: str) -> None:
+    original = read_adapter(folder / name)
+    write_peft(original, tmp_path)
+    write_gguf_adapter(original, tmp_path / f"{name}.gguf")
+    assert read_adapter(tmp_path, name).pairs == original.pairs
+    again = read_adapter(tmp_path / f"{name}.gguf")
+    assert (again.name, again.base) == (name, original.base)
+    assert largest_error(again, original) < 1e-6
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"adapter_config.json", "adapter_model.safetensors", f"{name}.gguf"}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_fits_its_own_base_alone(shared: Path, folder: Path, name: str) -> None:
+    read = read_adapter(folder / name)
+    for base in set(ADAPTERS.values()):
+        with Gguf.open(shared / "models" / f"{base}-Q4_K_M.gguf") as model:
+            if base == ADAPTERS[name]:
+                check_fits(read, model.tensors)
+            else:
+                with pytest.raises(AdapterError):
+                    check_fits(read, model.tensors)
+
+
+def test_patterns_give_single_modules_their_own_rank_and_scale(folder: Path) -> None:
+    pairs = read_adapter(folder / "31b-pattern").pairs
+    found = {name: (pairs[f"blk.1.{name}.weight"].rank, pairs[f"blk.1.{name}.weight"].scale) for name in (
+        "attn_q", "attn_k", "attn_v", "attn_output", "ffn_down"
+    )}  # fmt: skip
+    assert found == {
+        "attn_q": (8, 4), "attn_k": (4, 2), "attn_v": (4, 4), "attn_output": (3, 8 / 3), "ffn_down": (2, 0.5)
+    }  # fmt: skip
+
+
+def test_ollamas_adapter_layer_is_read(monkeypatch: pytest.MonkeyPatch, data: Path) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    files = locate("someone/mygemma:v1")
+    read = read_adapter(files.adapters[0], "mygemma")
+    assert read.name == "mygemma"
+    assert {name: (pair.rank, pair.scale) for name, pair in read.pairs.items()} == {
+        "blk.0.attn_q.weight": (4, 2), "blk.3.ffn_down.weight": (4, 2)
+    }  # fmt: skip
+    with Gguf.open(files.model) as model:
+        check_fits(read, model.tensors)
+
+
+# -- where an adapter comes from
+
+
+def made() -> AdapterFile:
+    return adapter(blk__0__attn_q=pair(8, 6))
+
+
+def test_a_file_of_a_peft_folder_stands_for_the_folder(tmp_path: Path) -> None:
+    write_peft(made(), tmp_path / "mine")
+    for name in ("mine", "mine/adapter_model.safetensors", "mine/adapter_config.json"):
+        read = read_adapter(str(tmp_path / name))
+        assert (read.name, read.pairs) == ("mine", made().pairs)
+
+
+def test_the_folder_one_is_in_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_peft(made(), tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert read_adapter(".").name == "mine"
+
+
+def test_a_page_reads_from_a_source(tmp_path: Path) -> None:
+    write_gguf_adapter(made(), tmp_path / "x.gguf")
+    source = MemorySource((tmp_path / "x.gguf").read_bytes(), "mine.gguf")
+    read = run(aread_adapter(source))
+    assert (read.name, read.pairs) == ("mine", made().pairs)
+    write_peft(made(), tmp_path)
+    config, weights = [(tmp_path / name).read_bytes() for name in ("adapter_config.json", "adapter_model.safetensors")]
+    assert run(read_peft(config, weights, "mine")).pairs == made().pairs
+
+
+def test_an_adapter_may_lie_on_the_web(tmp_path: Path) -> None:
+    write_gguf_adapter(made(), tmp_path / "x.gguf")
+    with serve(good((tmp_path / "x.gguf").read_bytes())) as url:
+        read = read_adapter(url)
+    assert (read.name, read.pairs) == ("model", made().pairs)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "no adapter_config.json in this folder. An adapter is a PEFT folder or a .gguf file."),
+        ({"adapter_config.json": b"{}"}, "no adapter_model.safetensors in this folder."),
+        ({"adapter_config.json": b"{}", "adapter_model.bin": b""}, "could run code when read"),
+        ({"adapter_config.json": b" " * (5 << 20), "adapter_model.safetensors": b""}, "too large to be one"),
+        ({"adapter_config.json": b"{", "adapter_model.safetensors": b""}, "not valid JSON"),
+        ({"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": b""}, "too short"),
+    ],
+)
+def test_a_folder_that_is_no_adapter_says_why(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(AdapterError) as caught:
+        read_adapter(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert str(caught.value).count(str(tmp_path)) == 1
+    assert reason in str(caught.value)
+
+
+def test_what_is_not_there_and_what_is_no_gguf_are_told_once(tmp_path: Path) -> None:
+    with pytest.raises(AdapterError) as caught:
+        read_adapter(tmp_path / "x.gguf")
+    assert str(caught.value) == f"{tmp_path / 'x.gguf'}: no such file."
+    (tmp_path / "x.gguf").write_bytes(b"no such format")
+    with pytest.raises(AdapterError, match="is not a GGUF file") as caught:
+        read_adapter(tmp_path / "x.gguf")
+    assert str(caught.value).count("x.gguf") == 1
+
+
+@pytest.mark.parametrize("write", [write_peft, write_gguf_adapter])
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, write: Callable[[AdapterFile, Path], None]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(AdapterError, match="cannot be written: Not a directory"):
+        write(made(), tmp_path / "file" / "x")
+
+
+def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
+    bad = made()
+    bad.pairs["blk.0.attn_q.weight"].b[3] = float("nan")
+    write_peft(bad, tmp_path)
+    with pytest.raises(AdapterError, match=r"the adapter of blk\.0\.attn_q\.weight holds numbers that are not finite"):
+        read_adapter(tmp_path)
+
+
+# -- whether it fits
+
+
+MODEL = Gguf.open(
+    write_gguf(
+        {},
+        {
+            "token_embd.weight": ("F32", (8, 10), None),
+            "blk.0.attn_q.weight": ("F32", (8, 6), None),
+            "blk.0.attn_k.weight": ("F32", (8, 6), None),
+            "blk.1.attn_q.weight": ("F32", (8, 6), None),
+            "blk.1.ffn_down_exps.weight": ("F32", (4, 8, 3), None),
+        },
+    )
+).tensors
+
+
+def test_what_fits_passes() -> None:
+    fitting = adapter(
+        token_embd=pair(8, 10),
+        blk__1__attn_q=pair(8, 6),
+        blk__1__ffn_down_exps=pair(4, 8, experts=3),
+        output=pair(8, 10),  # the embedding is the output matrix too
+    )
+    check_fits(fitting, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"blk__1__attn_k": pair(8, 6)}, "not have: the layer takes its keys or values from elsewhere."),
+        ({"blk__7__attn_q": pair(8, 6)}, "blk.7.attn_q.weight, which this model does not have: it has 2 layers."),
+        ({"blk__0__inp_gate": pair(8, 6)}, "made changes blk.0.inp_gate.weight, which this model does not have."),
+        ({"blk__0__attn_q": pair(8, 7)}, "a blk.0.attn_q.weight of shape [8, 7], but the model's is [8, 6]."),
+        ({"blk__0__attn_q": pair(6, 8)}, "of shape [6, 8], but the model's is [8, 6]."),
+        ({"blk__1__ffn_down_exps": pair(4, 8, experts=2)}, "of shape [4, 8, 2], but the model's is [4, 8, 3]."),
+        ({"output": pair(8, 9)}, "a output.weight of shape [8, 9], but the model's is [8, 10]."),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_name(changed: dict[str, Pair], reason: str) -> None:
+    with pytest.raises(AdapterError) as caught:
+        check_fits(adapter(**changed), MODEL)
+    assert reason in str(caught.value)
+
+
+def test_a_pair_knows_its_own_shape() -> None:
+    assert pair(8, 6, rank=3, scale=8 / 3).alpha == 8
+    with pytest.raises(ValueError, match="its shape takes"):
+        Pair(2, 8, 7, pair(8, 6).a, pair(8, 6).b, 1.0)
+
+
+def test_an_adapter_counts_itself() -> None:
+    made = adapter(blk__0__attn_q=pair(8, 6, rank=3), blk__1__attn_q=pair(8, 6, rank=2))
+    assert (made.rank, made.parameters) == (3, 14 * 3 + 14 * 2)
+    assert difference(made.pairs["blk.0.attn_q.weight"]).shape == (6, 8)
+
+
+def test_an_old_adapter_stays_when_a_new_one_cannot_be_written(tmp_path: Path) -> None:
+    write_peft(made(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "adapter_model.safetensors.part").mkdir()  # so the second file cannot be begun
+    with pytest.raises(AdapterError, match="cannot be written"):
+        write_peft(adapter(blk__1__attn_q=pair(8, 6)), tmp_path)
+    (tmp_path / "adapter_model.safetensors.part").rmdir()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,0 +1,52 @@
+"""Files are written whole or not at all, and a header can be made longer."""
+
+from pathlib import Path
+
+import pytest
+
+from gguf_writer import write_gguf
+from wgemma.files.gguf import Gguf
+from wgemma.files.writing import longer_header, replacing
+
+
+def test_a_file_is_there_once_all_of_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x", b"new")]
+
+
+@pytest.mark.parametrize("trouble", [OSError, KeyboardInterrupt])
+def test_what_goes_wrong_leaves_the_old_file_alone(tmp_path: Path, trouble: type[BaseException]) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with pytest.raises(trouble), replacing(path) as file:
+        file.write(b"new")
+        raise trouble
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x", b"old")]
+
+
+@pytest.mark.parametrize("alignment", [32, 64])
+def test_a_longer_header_holds_one_tensor_more(alignment: int) -> None:
+    metadata = {"general.alignment": alignment, "note": "a", "blk.1": "blk.1"}  # text that looks like the table
+    tensors: dict[str, tuple[str, tuple[int, ...], bytes | None]] = {
+        "blk.0": ("F32", (2, 2), bytes(range(16))), "blk.1": ("F32", (3,), bytes(range(12)))
+    }  # fmt: skip
+    data = write_gguf(metadata, tensors, alignment=alignment)
+    old = Gguf.open(data)
+    head, start = longer_header(data, old.tensors["blk.1"], "more", old.tensors["blk.0"], len(data), alignment)
+    new = Gguf.open(head + data[start:] + bytes(-len(data) % alignment) + bytes(range(16, 32)))
+    assert list(new.tensors) == ["blk.0", "blk.1", "more"]
+    assert new.metadata == old.metadata
+    assert [new.read(name) for name in new.tensors] == [
+        bytes(range(16)), bytes(range(12)), bytes(range(16, 32))
+    ]  # fmt: skip
+
+
+def test_a_tensor_that_is_not_the_last_is_noticed() -> None:
+    data = write_gguf({}, {"a": ("F32", (8,), None), "b": ("F32", (8,), None)})
+    tensors = Gguf.open(data).tensors
+    with pytest.raises(ValueError, match="a is not the last"):
+        longer_header(data, tensors["a"], "c", tensors["a"], len(data), 32)
