@@ -47,7 +47,7 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def gpu() -> Iterator[NativeDevice]:
     """All that the adapter has."""
-    device = NativeDevice()
+    device = NativeDevice(compact=False)
     yield device
     device.close()
 

@@ -75,5 +75,8 @@ class FakeDevice:
     async def confirm(self) -> None:
         pass
 
+    async def pace(self) -> None:
+        pass
+
     async def wait(self) -> None:
         pass

@@ -52,8 +52,9 @@ def test_a_name_from_the_store_brings_its_settings(
         assert loaded._sampling({}).top_k == 64
     with wgemma.load("someone/gemma4-12b:tiny", device=gpu) as loaded:
         assert loaded.prompt_style == "large"
-    with pytest.raises(wgemma.Error, match="adapter"):
-        wgemma.load("someone/mygemma:v1", device=gpu)
+    with wgemma.load("someone/mygemma:v1", device=gpu) as loaded:
+        assert loaded.adapters == {"someone/mygemma:v1": 1.0}
+        assert np.abs(loaded.logits([2, 30, 31]) - loaded.logits([2, 30, 31], adapter=None)).max() > 0
     with pytest.raises(wgemma.StoreError, match="Did you mean gemma4:tiny"):
         wgemma.load("gemma4:tini", device=gpu)
 

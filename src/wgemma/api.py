@@ -6,23 +6,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from wgemma.engine.adapting import ALL, Adapters, Choice
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.engine import Engine, Options
 from wgemma.engine.prefix import Replies
 from wgemma.engine.replying import Cancel, Part, Reply, Usage
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.saved import fingerprint
 from wgemma.engine.selftest import prepare
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.stops import StopStrings
 from wgemma.engine.towers import GpuTowers, heard_by
 from wgemma.engine.turns import Turns
 from wgemma.errors import DeviceError, ModelError, OutOfMemory, SessionError, SettingsError
+from wgemma.files.adapters import AdapterFile, aread_adapter, check_fits
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
 from wgemma.gpu.device import Device
-from wgemma.model.config import Config
+from wgemma.model.config import Config, find_tensors
 from wgemma.sync import iterate, run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Model", "Part", "Piece", "Usage", "aload", "load", "open_device", "prompt_style", "refuse_unsupported"]
+    from wgemma.train.finetune import Result
+    from wgemma.train.trainer import Progress
+
+__all__ = ["Model", "Part", "Piece", "Usage", "aload", "load", "open_device", "prompt_style"]
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
 
@@ -55,8 +61,8 @@ def load(target: str | Path | None = None, **options: Any) -> "Model":
 
     Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
     "f32"), precision ("exact"), ple ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the
-    file of its vision and audio towers, where they are not its own), adapter, progress (called with the bytes of every
-    piece loaded).
+    file of its vision and audio towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of
+    them, or a dict of such by name), progress (called with the bytes of every piece loaded).
     """
     return run(aload(target, **options))
 
@@ -65,7 +71,7 @@ async def aload(
     target: str | Path | None = None,
     *,
     projector: str | Path | None = None,
-    adapter: str | Path | None = None,
+    adapter: "str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None" = None,
     device: Device | str | None = None,
     context: int | None = None,
     kv: str = "f16",
@@ -78,15 +84,29 @@ async def aload(
     if precision != "exact":
         raise SettingsError(f"precision is {precision!r}; this version has 'exact' only.")
     files = locate(target)
-    refuse_unsupported(files, adapter)
     options = Options(context=context, kv=kv, ple=ple, memory=memory)
     beside = files.projectors if projector is None else [locate(projector).model]
     with ExitStack() as unless_loaded:
         paths = [_on_disk(file, progress) for file in (files.model, *beside)]
         opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
-        model = await assemble(files, opened, device, options, progress)
+        wanted = [*_own_adapters(files), *_named(adapter)]
+        model = await assemble(files, opened, device, options, progress, wanted)
         unless_loaded.pop_all()
         return model
+
+
+def _own_adapters(files: ModelFiles) -> list[tuple[Any, str | None]]:
+    """The adapters that come with a model of the store; their files have no names, so they have the model's."""
+    return [(path, files.name if i == 0 else f"{files.name} {i + 1}") for i, path in enumerate(files.adapters)]
+
+
+def _named(adapter: Any) -> list[tuple[Any, str | None]]:
+    """What `load` was given as adapters: (file, its name or None for its own)."""
+    if adapter is None:
+        return []
+    if isinstance(adapter, Mapping):
+        return [(path, name) for name, path in adapter.items()]
+    return [(path, None) for path in (adapter if isinstance(adapter, list | tuple) else [adapter])]
 
 
 async def assemble(
@@ -95,12 +115,17 @@ async def assemble(
     device: Device | str | None,
     options: Options,
     progress: Callable[[int], None] = lambda nbytes: None,
+    adapters: Sequence[tuple[Any, str | None]] = (),
 ) -> "Model":
-    """The model in open files, its own and then its projectors'; they stay open when it fails."""
+    """The model in open files, its own and then its projectors'; they stay open when it fails. `adapters` are files
+    with their names, or None for a file's own."""
     with ExitStack() as unless_loaded:
         try:
+            beside = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
             backend = await _backend(device, files.name, opened, options, progress)
             unless_loaded.callback(backend.close)
+            if beside:
+                await backend.adapt(beside)
             model = Model(files, opened, backend)
         except ModelError as error:  # the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
@@ -108,12 +133,19 @@ async def assemble(
         return model
 
 
-def refuse_unsupported(files: ModelFiles, adapter: object = None) -> None:
-    """Says early what this version cannot do, before anything is loaded."""
-    if not (adapter or files.adapters):
-        return
-    base = f" Its base {files.stored.parent} runs." if files.stored and files.stored.parent else ""
-    raise ModelError(f"{files.name} comes with an adapter, which this version cannot apply yet.{base}")
+async def _adapters(gguf: Gguf, wanted: Sequence[tuple[Any, str | None]]) -> Adapters:
+    beside = Adapters()
+    for target, name in wanted:
+        file = await _fitting(gguf, target, name)
+        beside = beside.having(file, name or beside.unused(file.name), 1.0)
+    return beside
+
+
+async def _fitting(gguf: Gguf, target: Any, name: str | None) -> AdapterFile:
+    """An adapter, read if it is not yet, that fits this model."""
+    file = target if isinstance(target, AdapterFile) else await aread_adapter(target, name)
+    check_fits(file, find_tensors(Config.from_gguf(gguf), gguf.tensors))
+    return file
 
 
 def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
@@ -187,7 +219,8 @@ class Model:
         {"type": "audio", "audio": …}, an image being a path, the bytes of a file, a Pillow image or a NumPy array.
 
         Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: once it is set the reply ends and
-        its last part says so), and the fields of `Sampling`.
+        its last part says so), adapter (one of those loaded, a dict of scales by name, or None for the bare model;
+        without it all are at work), and the fields of `Sampling`.
         """
         return iterate(self.achat(messages, **options))
 
@@ -201,6 +234,7 @@ class Model:
         thinking_budget: int | None = None,
         stop: str | Sequence[str] = (),
         cancel: "Cancel | None" = None,
+        adapter: Choice = ALL,
         **settings: Any,
     ) -> AsyncGenerator[Part, None]:
         """`chat`, for code that runs in an event loop."""
@@ -214,6 +248,7 @@ class Model:
         sampling = self._sampling(settings)
         limit = self._limit(max_tokens)
         async with self._turns.take():
+            reply.adapter = self.backend.adapters.choose(adapter)
             ids = self._replies.encode(self.tokenizer, pieces, await self._place(shown))
             async with aclosing(reply.parts(ids, sampling, limit)) as parts:
                 async for part in parts:
@@ -232,7 +267,7 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
         """What follows `prompt` (text, or ids that are taken as they are), token by token.
 
-        Options: max_tokens, stop, and the fields of `Sampling`.
+        Options: max_tokens, stop, adapter (as in `chat`), and the fields of `Sampling`.
         """
         return iterate(self.agenerate(prompt, **options))
 
@@ -242,6 +277,7 @@ class Model:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
+        adapter: Choice = ALL,
         **settings: Any,
     ) -> AsyncGenerator[Piece, None]:
         """`generate`, for code that runs in an event loop."""
@@ -249,7 +285,8 @@ class Model:
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt)
         sampling, stops, decoder = self._sampling(settings), StopStrings(self._stops(stop)), tokenizer.stream(keep=())
         self._check_open()
-        tokens = self.backend.generate(ids, sampling, self._limit(max_tokens))
+        setting = self.backend.adapters.choose(adapter)
+        tokens = self.backend.generate(ids, sampling, self._limit(max_tokens), adapter=setting)
         held: Piece | None = None  # a token whose text is not certain yet waits for the next
         async with self._turns.take(), aclosing(tokens):
             async for token in tokens:
@@ -341,17 +378,109 @@ class Model:
 
     # -- numbers
 
-    def logits(self, ids: Sequence[int], *, chunks: Sequence[int] = ()) -> "NDArray[np.float32]":
+    def logits(self, ids: Sequence[int], *, chunks: Sequence[int] = (), adapter: Choice = ALL) -> "NDArray[np.float32]":
         """The logits after every one of `ids`, soft-capped: [len(ids), vocab]. `chunks` sets the passes' sizes."""
         import numpy as np
 
-        return np.frombuffer(run(self.logit_bytes(ids, chunks)), np.float32).reshape(len(ids), -1)
+        return np.frombuffer(run(self.logit_bytes(ids, chunks, adapter)), np.float32).reshape(len(ids), -1)
 
-    async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> bytes:
+    async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Choice = ALL) -> bytes:
         """The same as plain bytes, for code that runs in an event loop or without NumPy."""
         self._check_open()
         async with self._turns.take():
-            return b"".join([part async for part in self.backend.logits(list(ids), chunks)])
+            setting = self.backend.adapters.choose(adapter)
+            return b"".join([part async for part in self.backend.logits(list(ids), chunks, setting)])
+
+    # -- adapters
+
+    @property
+    def adapters(self) -> dict[str, float]:
+        """The scale of each adapter that is loaded, by name."""
+        return self.backend.adapters.scales
+
+    def load_adapter(self, path: str | Path | AdapterFile, name: str | None = None, scale: float = 1.0) -> str:
+        """Loads a LoRA adapter, a PEFT folder or a .gguf file, which is at work from the next call on; its name, by
+        which calls choose it with `adapter=`. One of the same name is replaced; one that does not fit is refused and
+        changes nothing."""
+        return run(self.aload_adapter(path, name, scale))
+
+    async def aload_adapter(self, target: Any, name: str | None = None, scale: float = 1.0) -> str:
+        """`load_adapter`, for code that runs in an event loop; in the page `target` may be a file's source."""
+        self._check_open()
+        file = await _fitting(self._opened[0], target, name)
+        called = name or file.name
+        async with self._turns.take():
+            await self.backend.adapt(self.backend.adapters.having(file, called, scale))
+        return called
+
+    def unload_adapter(self, name: str) -> None:
+        """Gives the adapter's memory back."""
+        run(self.aunload_adapter(name))
+
+    async def aunload_adapter(self, name: str) -> None:
+        """`unload_adapter`, for code that runs in an event loop."""
+        self._check_open()
+        async with self._turns.take():
+            await self.backend.adapt(self.backend.adapters.without(name))
+
+    # -- training
+
+    def finetune(self, data: Any, **options: Any) -> "Result":
+        """Trains a LoRA adapter on `data` (a .jsonl file, or a list of records) and writes it to the folder `out`; the
+        result has its losses, and `adapter` for `load_adapter`.
+
+        Options: out, resume (go on from the last checkpoint there), skip_bad (leave bad lines out), progress (called
+        after each step), cancel (an Event: once it is set a checkpoint is written and the training ends), and the
+        fields of `train.settings.Settings`: rank, alpha, targets, rate, epochs, steps, batch, seq, …
+        """
+        return run(self.afinetune(data, **options))
+
+    async def afinetune(
+        self,
+        data: Any,
+        *,
+        out: str | Path,
+        resume: bool = False,
+        skip_bad: bool = False,
+        progress: "Callable[[Progress], None]" = lambda progress: None,
+        cancel: "Cancel | None" = None,
+        **settings: Any,
+    ) -> "Result":
+        """`finetune`, for code that runs in an event loop."""
+        from wgemma.train.finetune import Task, finetune, prepare_task
+        from wgemma.train.learner import open_learner
+
+        self._check_open()
+        backend = self.backend
+        if not isinstance(backend, GpuBackend):
+            raise DeviceError("training needs a GPU; the NumPy reference cannot.")
+        task = data
+        if not isinstance(task, Task):
+            task = await prepare_task(
+                data,
+                out,
+                settings,
+                self.tokenizer,
+                self.prompt_style,
+                context=backend.context,
+                system=self._files.system,
+                resume=resume,
+                skip_bad=skip_bad,
+            )
+        async with self._turns.take():
+            learner = await open_learner(backend.engine, task.settings)
+            try:
+                return await finetune(
+                    task,
+                    learner,
+                    base=self.name,
+                    model=fingerprint(backend.engine),
+                    progress=progress,
+                    cancel=cancel,
+                    memory=lambda: int(getattr(backend.device, "allocated", 0)),
+                )
+            finally:
+                learner.free()
 
     # -- settings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wgemma.cli import main
+from wgemma.cli import main, parser
 from wgemma.cli.bench import stream_bandwidth
 from wgemma.cli.bench_reads import Read, grouped
 from wgemma.gpu.native import NativeDevice, adapters
@@ -31,7 +31,11 @@ def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @timed
-def test_the_figures_fit_each_other(tiny: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_figures_fit_each_other(
+    compact: bool, tiny: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.cli.bench.open_device", lambda: NativeDevice(compact=compact))
     assert main(["bench", tiny, *SHORT, "--profile", "--json"]) == 0
     printed = capfd.readouterr()
     report = json.loads(printed.out)
@@ -43,7 +47,7 @@ def test_the_figures_fit_each_other(tiny: str, capfd: pytest.CaptureFixture[str]
         assert prefill["first_token_s"] > prefill["tokens"] / prefill["tokens_per_s"] > 0
     assert [decode["depth"] for decode in report["decode"]] == [0, 40]
     for decode in report["decode"]:
-        check_decode(decode, report["stream_gb_per_s"])
+        check_decode(decode, report["stream_gb_per_s"], "direct" if compact else "matvec")
     shallow, deep = report["decode"]
     assert shallow["weight_bytes"] == deep["weight_bytes"] <= report["load"]["bytes"] * 1.2
     assert shallow["kv_bytes"] < deep["kv_bytes"]
@@ -51,7 +55,7 @@ def test_the_figures_fit_each_other(tiny: str, capfd: pytest.CaptureFixture[str]
     assert "XDG_RUNTIME_DIR" not in printed.err
 
 
-def check_decode(decode: dict[str, Any], stream: float) -> None:
+def check_decode(decode: dict[str, Any], stream: float, product: str) -> None:
     read = decode["weight_bytes"] + decode["kv_bytes"]
     assert decode["gb_per_s"] == pytest.approx(read * decode["tokens_per_s"] / 1e9)
     assert decode["share"] == pytest.approx(decode["gb_per_s"] / stream)
@@ -60,7 +64,7 @@ def check_decode(decode: dict[str, Any], stream: float) -> None:
     kernels = decode["profile"]
     assert sum(kernel["count"] for kernel in kernels) == decode["dispatches"]
     assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
-    assert {"matvec", "attention", "sample"} <= {kernel["kernel"] for kernel in kernels}
+    assert {product, "attention", "sample"} <= {kernel["kernel"] for kernel in kernels}
     for kernel in kernels:
         assert kernel["microseconds"] >= 0
         assert is_kernel(kernel["kernel"])
@@ -104,6 +108,21 @@ def test_the_towers_are_timed_where_there_are_some(
     assert "a sound was left out: gemma4:legacy cannot hear: it has no audio tower." in printed.err
     assert "loading: 110 %" not in printed.err
     assert "IMAGE       TIME" in printed.out and "REAL TIME" not in printed.out
+
+
+def test_an_adapters_cost_is_told(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    quick = ["--prompt", "8", "--depth", "0", "--tokens", "2", "--repeat", "1", "--context", "64", "--adapter", "4"]
+    assert main(["bench", "gemma4:tiny", *quick, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (lora,) = report["lora"]
+    assert (lora["rank"], lora["depth"]) == (4, 0)
+    assert lora["cost"] == pytest.approx(lora["bare_tokens_per_s"] / lora["tokens_per_s"] - 1)
+    more = lora["dispatches"] - report["decode"][0]["dispatches"]
+    assert 4 * 4 <= more <= 2 * 7 * 4  # at least one for each input of 4 layers, at most two for each target
+    assert parser().parse_args(["bench", "gemma4:tiny", "--adapter"]).adapter == 16
 
 
 def test_an_adapter_without_timestamps_says_so(

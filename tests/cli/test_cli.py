@@ -24,7 +24,7 @@ def wgemma(*arguments: str, stdin: bytes = b"", **environment: str) -> "subproce
 
 
 def test_the_module_is_the_command() -> None:
-    done = wgemma("list")
+    done = wgemma("list", "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"gemma4:tiny" in done.stdout
 

@@ -40,7 +40,9 @@ def test_an_empty_store_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
     assert main(["list"]) == 0
-    assert "`ollama pull gemma4:e2b` gets one" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "`ollama pull gemma4:e2b` gets one" in printed.out
+    assert "wgemma-tiny (15.5 MB) comes with wgemma" in printed.err
     assert main(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

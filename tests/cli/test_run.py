@@ -157,6 +157,18 @@ def test_without_a_name_the_embedded_model_answers_and_one_line_says_so(capsys: 
     assert "tiny demonstration model" in printed.out
 
 
+def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads((store / "EXPECTED.json").read_text())["models"]
+    lora = store / told["someone/mygemma:v1"]["adapters"][0]
+    said = []
+    for adapters in ([], [f"{lora}=900"], [f"{lora}=600", f"{lora}=300"], [f"{lora}=0"]):
+        named = [word for path in adapters for word in ("--adapter", path)]
+        assert run_here(["run", TINY, "hi", *SHORT, *named]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] != said[1] == said[2]
+    assert said[3] == said[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -171,6 +183,9 @@ def test_without_a_name_the_embedded_model_answers_and_one_line_says_so(capsys: 
             "test_run.py is no picture of a kind that is read",
         ),
         ([TINY, "hi", "--context", "0"], "context is 0"),
+        ([TINY, "hi", "--adapter", "nowhere", "--device", "reference"], "nowhere"),
+        ([TINY, "hi", "--adapter", "nowhere=much", "--device", "reference"], "'much' is no scale"),
+        (["gemma4:legacy", "hi", "--adapter", __file__, "--device", "reference"], "test_run.py"),
         ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
         ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
         ([TINY, "hi", "--seed", "-1"], "seed is -1"),

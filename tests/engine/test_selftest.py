@@ -54,7 +54,7 @@ def fresh() -> Iterator[Callable[[], NativeDevice]]:
     opened: list[NativeDevice] = []
 
     def open_one() -> NativeDevice:
-        opened.append(NativeDevice())
+        opened.append(NativeDevice(compact=False))
         return opened[-1]
 
     yield open_one
@@ -276,7 +276,7 @@ def test_a_verdict_is_remembered_per_problem_set_and_version(
 
 def test_another_driver_or_fewer_features_are_tested_again(tiny: Path, tests_run: list[str]) -> None:
     for limits in (None, DEFAULT_LIMITS):
-        device = NativeDevice(limits=limits, features=limits is None)
+        device = NativeDevice(limits=limits, features=limits is None, compact=False)
         prepared(device, tiny)
         device.close()
     assert len(tests_run) == 2
@@ -285,7 +285,7 @@ def test_another_driver_or_fewer_features_are_tested_again(tiny: Path, tests_run
 def test_what_holds_with_the_checks_on_is_not_believed_without(
     tiny: Path, fresh: Callable[[], NativeDevice], tests_run: list[str], verdicts: Path
 ) -> None:
-    checked = NativeDevice(trusted=False)
+    checked = NativeDevice(trusted=False, compact=False)
     prepared(checked, tiny)
     checked.close()
     assert not verdicts.exists()

@@ -18,8 +18,8 @@ SAMPLING = {"adjust", "count", "logprobs", "sample"}
 
 DEVICES: dict[str, Callable[[], NativeDevice]] = {
     "floor": open_floor_device,
-    "everything": NativeDevice,
-    "checked": lambda: NativeDevice(trusted=False),
+    "everything": lambda: NativeDevice(compact=False),
+    "checked": lambda: NativeDevice(trusted=False, compact=False),
 }
 
 
@@ -50,7 +50,7 @@ def test_every_kernel_with_an_entry_point_is_swept() -> None:
 def test_the_quick_sweep_meets_every_kernel_and_every_weight_type() -> None:
     quick = [case for case in cases() if case.quick]
     assert {case.kernel for case in quick} == set(KERNELS)
-    for kernel in ("repack", "embed", "matvec", "tile"):
+    for kernel in ("repack", "embed", "matvec", "tile", "tile_back"):
         names = " ".join(case.name + " " for case in quick if case.kernel == kernel)
         assert [kind for kind in PLANES if f"kind={kind} " not in names] == []
 
@@ -86,6 +86,21 @@ BROKEN = [
     ("tile", "tile", "if (r >= params.rows) { return; }", ""),
     ("tile", "softcap", "clamp(y / cap", "clamp(y"),
     ("tile", "softcap", "> 0x7f800000u", "> 0x7fffffffu"),
+    ("matvec", "low", "(which * params.rank)", "0u"),
+    ("matvec", "low", "params.alternate != 0u", "false"),
+    ("matvec", "matvec", "j < params.rank; j += LANES", "j < 4u; j += LANES"),
+    ("low_project", "low_project", "x_out[(group.y * quads) + i] = kept[j];", ""),
+    ("low_project", "low_project", "scales[group.x] * total", "total"),
+    ("low_project", "low_project", "x[(group.y * quads) + i]", "x[i]"),
+    ("tile", "tile", "result *= side[n + 16u * i];", ""),
+    ("direct", "direct", "result *= side[n];", ""),
+    ("low_add", "low_add", "(first + i <= last)", "true"),
+    ("low_add", "low_add", "min(first + 3u, last)", "first"),
+    ("low_add", "low", "u32(at >= params.edge2)", "0u"),
+    ("low_experts", "low_experts", "(n % 2u) * params.rank", "0u"),
+    ("low_experts", "low_experts", "chosen[each] * params.rank", "0u"),
+    ("low_embed", "low_embed", "|| token >= SOFT", "|| token > SOFT"),
+    ("low_embed", "low_embed", "scales[j] * table", "table"),
     ("activate", "activate", "if (id.x >= params.n) { return; }", ""),
     ("ple", "ple", "0.70710678", "0.707"),
     ("kv", "kv", "row.used == 0u || ", ""),
@@ -136,7 +151,57 @@ BROKEN = [
     ("direct", "direct", "bias[params.first + n]", "0.0"),
     ("direct", "direct", "let first = expert * params.n;", "let first = 0u;"),
     ("direct", "direct", "weights[each] * product", "product"),
+    ("norm", "norm", "prepare(picked[group.x], thread, true);", "prepare(group.x, thread, true);"),
+    ("direct", "direct", "if (n[j] < params.n)", "if (true)"),
     ("vision_direct", "vision_direct", "sums[i] * shrink", "sums[i]"),
+    ("tile_back", "tile_back", "params.rows && n < params.n", "params.rows"),
+    ("tile_back", "tile_back", "8u + (column ^ (turn + 1u))", "8u + (column ^ turn)"),
+    ("tile_back", "tile_back", "if (quad >= quads) { return; }", ""),
+    ("tile_back", "tile_back", "dx[at] += sum;", "dx[at] = sum;"),
+    ("direct_back", "direct_back", "if (r >= params.rows) { return; }", ""),
+    ("direct_back", "direct_back", "grown(before, 1.0, sum)", "sum"),
+    ("norm_back", "norm_back", "- along * x[at]", ""),
+    ("norm_back", "norm_back", "dv[start + i] = above;", ""),
+    ("norm_back", "norm_back", "params.first + i", "i"),
+    ("activate_back", "activate_back", "0.134145", "0.044715"),
+    ("activate_back", "activate_back", "select(e, 1.0, x > 0.0)", "1.0"),
+    ("low_back", "low_back", "n += 256u * step", "n += 512u * step"),
+    ("low_back", "low_back", "quarter < 4u; quarter++", "quarter < 3u; quarter++"),
+    ("low_back", "low_back", "min(end, edges[t + 1u])", "end"),
+    ("low_grad", "low_grad", "select(0u, 1u, n >= params.edge2)", "0u"),
+    ("low_grad", "low_grad", "turn < 4u; turn++", "turn < 3u; turn++"),
+    ("low_grad", "low_grad", "params.skip + t", "t"),
+    ("loss", "loss", "before.y * exp(before.x - highest)", "before.y"),
+    ("loss", "loss", "i == own", "i == goal"),
+    ("loss", "loss", "(1.0 + l / params.cap)", "1.0"),
+    ("nll", "nll", "total[0] += all", "total[0] = all"),
+    ("sum_squares", "sum_squares", "if (params.fresh == 0u) { all", "{ all"),
+    ("sum_squares", "sum_squares", "i += groups.x * {{THREADS}}u", "i += params.count"),
+    ("adamw", "adamw", "values[i] * (1.0 - params.rate * params.decay)", "values[i]"),
+    ("adamw", "adamw", "factor *= min(1.0, params.clip", "factor *= min(2.0, params.clip"),
+    ("adamw", "adamw", "params.share * sqrt(norm[0])", "sqrt(norm[0])"),
+    ("adamw", "adamw", "gradients[i] = 0.0;", ""),
+    ("dropout", "dropout", "hash(seed[0] ^ ", "hash("),
+    ("dropout", "dropout", "params.salt + 0x9e3779b9u", "0x9e3779b9u"),
+    ("kv", "kv", "let place = group.y;", "let place = row.position;"),
+    ("attention", "attention", "highest + log(total)", "highest"),
+    ("attention", "attention", "var begin = group.y - row.position;", "var begin = 0u;"),
+    ("attention_prepare", "attention_prepare", "(lse[which], delta)", "(lse[which], 0.0)"),
+    ("attention_prepare", "attention_prepare", "row.used == 0u", "false"),
+    ("attention_back", "attention_pairs", "key + row.position >= query", "true"),
+    ("attention_back", "attention_pairs", "] - settled.y)", "])"),
+    ("attention_back", "attention_back", "params.window - 1u)", "params.window / 2u)"),
+    ("attention_back", "attention_back", "any(slope != vec2<f32>())", "true"),
+    ("attention_back_kv", "attention_back_kv", "query > last + rows[query].position", "query > last"),
+    ("attention_back_kv", "attention_back_kv", "min(end, last + params.window)", "min(end, last + 1u)"),
+    ("attention_back_kv", "attention_back_kv", "dk[at], params.add != 0u", "dk[at], false"),
+    ("kv_back", "kv_back", "rotate(turned.y, turned.x, j, row.position).yx", "turned"),
+    ("kv_back", "kv_back", "k_part + v_part", "k_part"),
+    ("experts_join_back", "experts_join_back", "share.y * routed4(group.x, i)", "vec4<f32>()"),
+    ("experts_norm_back", "experts_norm_back", "norms[2u * quads + i] * sum", "sum"),
+    ("experts_back", "experts_back", "lane < LANES; lane++", "lane + 1u < LANES; lane++"),
+    ("experts_back", "experts_back", "let given = which * params.n;", "let given = group.y * params.n;"),
+    ("route_back", "route_back", "(slopes[slot] - mean)", "slopes[slot]"),
 ]
 
 
@@ -152,7 +217,7 @@ def test_the_quick_sweep_catches_a_broken_kernel(
         return tuple((text.replace(says, instead) if name == file else text).splitlines())
 
     monkeypatch.setattr(shaders, "_source", source)
-    device = NativeDevice(trusted=False)
+    device = NativeDevice(trusted=False, compact=False)
     assert any(not verdict.ok for verdict in sweep(device, kernel, quick=True))
     device.close()
 

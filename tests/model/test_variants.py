@@ -123,7 +123,7 @@ def test_an_output_matrix_of_its_own(shared: Path, gpu: NativeDevice, tmp_path: 
 def test_matrices_larger_than_a_binding_are_cut_into_parts(
     shared: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = NativeDevice()
+    device = NativeDevice(compact=False)
     device.limits = replace(device.limits, binding=150_000 if "e2b" in model else 1 << 20)
     check(shared / f"models/{model}.gguf", device)
     device.close()

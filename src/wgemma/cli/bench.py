@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from wgemma import __version__
 from wgemma.api import Model, load, open_device
+from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import as_json, human_bytes, progress, table
@@ -52,6 +53,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
     verb.add_argument("--image", action="store_true", help="time the encoding of an image")
     verb.add_argument("--audio", action="store_true", help="time the encoding of a sound")
+    verb.add_argument(
+        "--adapter", type=_number(1), nargs="?", const=16, metavar="RANK", help="time a LoRA adapter's share, rank 16"
+    )
     verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=bench)
@@ -118,6 +122,7 @@ class Report:
     decode: list[Decode]
     images: list[Look]
     audio: list[Listen]
+    lora: list[Adapted]
     notes: list[str]  # what was left out, and why
 
 
@@ -162,6 +167,7 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
             decode=[bencher.decode(depth, options.tokens, stream, options.profile) for depth in depths],
             images=_towers("an image", looks, backend.towers, options.repeat, notes) if options.image else [],
             audio=_towers("a sound", listens, backend.towers, options.repeat, notes) if options.audio else [],
+            lora=[bencher.adapted(depth, options.tokens, options.adapter) for depth in depths if options.adapter],
             notes=notes,
         )
 
@@ -291,6 +297,11 @@ class Bencher:
             profile=self._profile(ids, tape) if profile else [],
         )
 
+    def adapted(self, depth: int, tokens: int, rank: int) -> Adapted:
+        _say(f"measuring an adapter of rank {rank} at depth {depth}")
+        ids = self._ids(depth + 1)
+        return adapted(self.session, rank, depth, tokens, self.repeat, lambda: self._decoding(ids, tokens))
+
     def _decoding(self, ids: list[int], tokens: int) -> float:
         """Seconds to generate tokens after `ids`: the whole loop, with sampling and reading back."""
         self._compute(ids)
@@ -368,6 +379,9 @@ def _print(report: Report) -> None:
         rows = [[f"{sound.seconds:.0f} s", str(sound.tokens), f"{sound.ms:.1f} ms"] for sound in report.audio]
         speeds = [_figure(sound.times_real_time) for sound in report.audio]
         table(["SOUND", "TOKENS", "TIME", "× REAL TIME"], [[*row, x] for row, x in zip(rows, speeds, strict=True)])
+    if report.lora:
+        print()
+        table(["ADAPTER", "DEPTH", "TOKENS/S", "WITHOUT", "COST", "DISPATCHES"], [_lora_row(a) for a in report.lora])
     for decode in report.decode:
         if decode.profile:
             _print_profile(decode)
@@ -384,6 +398,12 @@ def _decode_row(decode: Decode) -> list[str]:
         str(decode.dispatches),
         f"{decode.host_ms:.2f} ms",
     ]
+
+
+def _lora_row(measured: Adapted) -> list[str]:
+    speeds = [_figure(measured.tokens_per_s), _figure(measured.bare_tokens_per_s)]
+    what = f"rank {measured.rank}, {human_bytes(measured.bytes)}"
+    return [what, str(measured.depth), *speeds, f"{100 * measured.cost:.1f} %", str(measured.dispatches)]
 
 
 def _print_profile(decode: Decode) -> None:

@@ -8,18 +8,21 @@ import re
 import string
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from wgemma.api import Model, load, open_device, refuse_unsupported
+from wgemma.api import Model, load, open_device
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
+from wgemma.engine.adapting import checked_scale
 from wgemma.engine.engine import TABLE, Options, Plan, context_of, plan, table_choices
-from wgemma.errors import DeviceError
+from wgemma.errors import DeviceError, SettingsError
+from wgemma.files.adapters import AdapterFile, check_fits, read_adapter
 from wgemma.files.download import download
-from wgemma.files.gguf import Gguf
+from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
@@ -54,10 +57,9 @@ def _short(files: ModelFiles) -> str:
 
 
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
-    """Loads a model; `options` has device, context, kv and ple, and perhaps a projector."""
+    """Loads a model; `options` has device, context, kv and ple, and perhaps a projector and adapters."""
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
-    refuse_unsupported(files)
     projector = getattr(options, "projector", None)
     settings = Options(context=options.context, kv=options.kv, ple=options.ple)
     start = time.perf_counter()
@@ -65,6 +67,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
         config = Config.from_gguf(gguf)
         context = context_of(config, settings)  # refuses a wrong one before a device is opened
         tensors = find_tensors(config, gguf.tensors)
+        adapters = read_adapters(getattr(options, "adapter", None) or (), tensors)
         settings = replace(settings, images=has_vision(gguf) or bool(projector or files.projectors))
         device = choose_device(options.device, quiet=quiet)
         total = 0
@@ -75,6 +78,9 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             total = sum(t.nbytes for name, t in tensors.items() if name != TABLE or choices[0])
             planned = plan(config, gguf.tensors, settings, context, choices[0])
             _tell(describe_plan(f"{_short(files)} on {_adapter(device)}", planned, context), quiet=quiet)
+    for adapter, scale in adapters:
+        much = "" if scale == 1 else f", {scale:g} times"
+        _tell(f"with the adapter {adapter.name}: rank {adapter.rank}{much}", quiet=quiet)
     with ExitStack() as stack:
         bar: Bar = (lambda amount: None) if quiet or total < QUICK else stack.enter_context(progress("loading", total))
         model = load(
@@ -86,9 +92,37 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             projector=projector,
             progress=bar,
         )
+    try:
+        for adapter, scale in adapters:
+            model.load_adapter(adapter, model.backend.adapters.unused(adapter.name), scale)
+    except BaseException:
+        model.close()
+        raise
     if not quiet:
         model.backend.towers.watch = lambda name, size: progress(f"loading the {name} tower", size)
     return Opened(model, files, str(path), time.perf_counter() - start, device)
+
+
+def read_adapters(named: Sequence[str], tensors: Mapping[str, Tensor]) -> list[tuple[AdapterFile, float]]:
+    """What `--adapter PATH[=SCALE]` names, and how much of it; one that does not fit is told before the model loads."""
+    found = []
+    for text in named:
+        path, scale = split_scale(text)
+        adapter = read_adapter(path)
+        check_fits(adapter, tensors)
+        found.append((adapter, scale))
+    return found
+
+
+def split_scale(text: str) -> tuple[str, float]:
+    """A path and what may follow its last "="; a path that has one itself is taken as it is."""
+    path, equals, scale = text.rpartition("=")
+    if not equals or Path(text).exists():
+        return text, 1.0
+    try:
+        return path, checked_scale(float(scale))
+    except (ValueError, SettingsError):
+        raise SettingsError(f"--adapter {text}: {scale!r} is no scale; write PATH=0.5, for example.") from None
 
 
 def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:

@@ -117,7 +117,7 @@ def _open() -> tuple[Device, list[AdapterInfo]]:
         )
     infos = [adapter.info for adapter in found]
     listed = [AdapterInfo(i["device"], i["backend_type"], i["adapter_type"], i["description"]) for i in infos]
-    return NativeDevice(found[0]), listed
+    return NativeDevice(found[0], compact=False), listed  # every kernel is tested, also those used elsewhere only
 
 
 def _why(listed: list[AdapterInfo]) -> str:

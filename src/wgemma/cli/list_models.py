@@ -1,10 +1,12 @@
 """`wgemma list`: the models in the Ollama store."""
 
 import argparse
+import sys
 import time
 from typing import Any
 
 from wgemma.cli.output import as_json, human_bytes, table
+from wgemma.embedded import NAME, embedded_model
 from wgemma.files.ollama import Store, StoredModel
 
 
@@ -34,6 +36,10 @@ def list_models(options: argparse.Namespace) -> int:
         table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED"], rows)
     else:
         print(f"No models in {store.root}. `ollama pull gemma4:e2b` gets one; a .gguf path works everywhere too.")
+    embedded = embedded_model()
+    if embedded and not options.json:
+        size = human_bytes(embedded.stat().st_size)
+        print(f"{NAME} ({size}) comes with wgemma; `wgemma run` without a name uses it.", file=sys.stderr)
     return 0
 
 

@@ -33,7 +33,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_thinking(verb.add_argument_group("thinking"))
     _add_sampling(verb.add_argument_group("how the answer is chosen"))
     _add_loading(verb.add_argument_group("how the model is loaded"))
-    _allow_options_anywhere(verb)
+    allow_options_anywhere(verb)
     verb.set_defaults(do=run)
 
 
@@ -66,9 +66,15 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
     group.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where the per-layer table lies")
     group.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
+    group.add_argument(
+        "--adapter",
+        metavar="PATH[=SCALE]",
+        action="append",
+        help="a LoRA adapter, a PEFT folder or .gguf file; repeatable, they are summed",
+    )
 
 
-def _allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
+def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
     """`run MODEL --think PROMPT`: argparse takes options between positionals only when parsing intermixed."""
     plain = verb.parse_known_args
 

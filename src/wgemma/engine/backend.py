@@ -7,6 +7,7 @@ from contextlib import aclosing
 from os import PathLike
 from typing import Any, Protocol, TypeVar
 
+from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
@@ -34,6 +35,12 @@ class Backend(Protocol):
     def context(self) -> int: ...
     @property
     def reused(self) -> int: ...
+    @property
+    def adapters(self) -> Adapters: ...
+    async def adapt(self, adapters: Adapters) -> None:
+        """Has these adapters from now on; when that fails, nothing has changed."""
+        ...
+
     def generate(
         self,
         ids: Sequence[int],
@@ -41,8 +48,11 @@ class Backend(Protocol):
         max_tokens: int,
         marks: Sequence[int] = (),
         cancelled: Callable[[], bool] = lambda: False,
+        adapter: Setting = BARE,
     ) -> AsyncGenerator[Token, None]: ...
-    def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]: ...
+    def logits(
+        self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
+    ) -> AsyncGenerator[bytes, None]: ...
     async def place(self, contents: Sequence[Content]) -> Sequence[Sequence[Medium[Any]]]:
         """What the pictures and sounds of a prompt become in its sequence."""
         ...
@@ -84,6 +94,13 @@ class GpuBackend:
     def reused(self) -> int:
         return self.session.reused
 
+    @property
+    def adapters(self) -> Adapters:
+        return self.engine.adapters
+
+    async def adapt(self, adapters: Adapters) -> None:
+        await self._in_spite_of_loss(lambda: self.engine.adapt(adapters))
+
     async def generate(
         self,
         ids: Sequence[int],
@@ -91,6 +108,7 @@ class GpuBackend:
         max_tokens: int,
         marks: Sequence[int] = (),
         cancelled: Callable[[], bool] = lambda: False,
+        adapter: Setting = BARE,
     ) -> AsyncGenerator[Token, None]:
         given: list[int] = []
         sampling = sampling.settled()
@@ -98,6 +116,7 @@ class GpuBackend:
             try:
                 rest = max_tokens - len(given)
                 prompt = [*ids, *given]
+                self.session.use(adapter)
                 async with aclosing(self.session.generate(prompt, sampling, rest, marks, cancelled)) as tokens:
                     async for token in tokens:
                         given.append(token.id)
@@ -111,8 +130,11 @@ class GpuBackend:
                 log.warning("%s; starting it again and replaying %d tokens", loss, len(ids) + len(given))
                 await self.rebuild()
 
-    async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
+    async def logits(
+        self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
+    ) -> AsyncGenerator[bytes, None]:
         async def collect() -> list[bytes]:
+            self.session.use(adapter)
             async with aclosing(self.session.logits(ids, chunks)) as pieces:
                 return [part async for part in pieces]
 
@@ -152,6 +174,7 @@ class GpuBackend:
         self.senses.lose_rows()
         self.engine = await Engine.load(self.device, old.gguf, old.options)
         self.engine.senses = self.senses
+        await self.engine.adapt(old.adapters)
         self.session = Session(self.engine)
         await self.device.confirm()
 

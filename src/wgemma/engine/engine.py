@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wgemma.engine.adapting import Adapters, Setting
 from wgemma.errors import ModelError, OutOfMemory, SettingsError
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Buffer, Device
+from wgemma.model.adapters import Lows, load_adapters
 from wgemma.model.cache import PAGE, ring_places
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.decoder import PAD, SOFT, Decoder
@@ -114,6 +116,10 @@ class Engine:
         self.senses: Senses[Buffer] | None = None  # what stands behind soft rows
         self.decoder = Decoder(device, weights, options.chunk)
         self.sample = b""  # a few weights, to know the model by
+        self.adapters = Adapters()
+        self.lows: Lows | None = None  # the adapters on the GPU
+        self.adapted = 0  # how often they changed: recordings that use them are good for one of these
+        self._weighed: Setting | None = None  # the scales they have there
 
     @classmethod
     async def load(
@@ -155,16 +161,40 @@ class Engine:
         """Whether each token's row of the per-layer table comes from the host."""
         return self.weights.inputs is not None and self.weights.inputs.table is None
 
-    async def fetch_rows(self, tokens: Sequence[int]) -> None:
-        """Brings the raw per-layer rows of these tokens to the GPU; a soft row gets PAD's."""
-        inputs, target = self.weights.inputs, self.decoder.raw_rows
+    async def fetch_rows(self, tokens: Sequence[int], decoder: Decoder | None = None) -> None:
+        """Brings the raw per-layer rows of these tokens to the GPU, for this decoder or another; a soft row gets
+        PAD's."""
+        inputs, target = self.weights.inputs, (decoder or self.decoder).raw_rows
         assert inputs is not None and target is not None
         size = inputs.tensor.format.row_nbytes(inputs.tensor.shape[0])
         known = (PAD if token >= SOFT else token for token in tokens)
         offsets = [inputs.tensor.offset + token * size for token in known]
         self.device.write(target, 0, await self.gguf.source.rows(offsets, size))
 
+    async def adapt(self, adapters: Adapters) -> None:
+        """Puts these adapters beside the weights in place of those before; when that fails, nothing has changed."""
+        lows: Lows | None = None
+        if adapters:
+            lows = await load_adapters(self.device, self.weights, adapters.files)
+            try:
+                await self.decoder.make_room_for_adapters(lows)
+            except BaseException:
+                lows.free(self.device)
+                raise
+        if self.lows is not None:
+            self.lows.free(self.device)
+        self.lows, self.adapters, self._weighed = lows, adapters, None
+        self.adapted += 1
+
+    def weigh(self, setting: Setting) -> None:
+        """From now on what is replayed with adapters has these scales."""
+        if self.lows is not None and setting != self._weighed:
+            self.lows.set_scales(self.device, setting.by_name())
+            self._weighed = setting
+
     def free(self) -> None:
+        if self.lows is not None:
+            self.lows.free(self.device)
         for buffer in (*self.weights.buffers, *self.decoder.buffers()):
             self.device.free(buffer)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.engine import Options, context_of
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.senses import Medium, Senses
@@ -64,8 +65,21 @@ class ReferenceBackend:
         self.context = context_of(self._model.config, options)
         self.towers = towers
         self.senses: Senses[Floats] = Senses(towers, self._model.config.width)
+        self.adapters = Adapters()
         self.reused = 0
         self._ids: list[int] = []
+        self._adapter = BARE
+
+    async def adapt(self, adapters: Adapters) -> None:
+        self.adapters = adapters
+        self._model.adapters = adapters.files
+
+    def _use(self, setting: Setting) -> None:
+        """From here on with these adapters; what was computed with others is forgotten."""
+        if setting.key != self._adapter.key:
+            self.reset()
+        self._adapter = setting
+        self._model.scales = setting.by_name()
 
     async def generate(
         self,
@@ -74,7 +88,9 @@ class ReferenceBackend:
         max_tokens: int,
         marks: Sequence[int] = (),
         cancelled: Callable[[], bool] = lambda: False,
+        adapter: Setting = BARE,
     ) -> AsyncGenerator[Token, None]:
+        self._use(adapter)
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
         # Of an image whose rows see each other nothing is worth keeping but the whole.
         images = [*runs(self._ids), *runs(ids)] if self._model.config.image_attention == "both" else []
@@ -124,7 +140,10 @@ class ReferenceBackend:
         )
         return int(dice.choice(ids, p=probabilities / probabilities.sum()))
 
-    async def logits(self, ids: Sequence[int], chunks: Sequence[int] = ()) -> AsyncGenerator[bytes, None]:
+    async def logits(
+        self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
+    ) -> AsyncGenerator[bytes, None]:
+        self._use(adapter)
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
         self.reset()
         embeddings, spans = await self._soft(ids)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.backend import Backend
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.sampling import Sampling
@@ -55,6 +56,7 @@ class Reply:
         self.budget: int | None = None  # tokens to think with
         self.stops = StopStrings(())
         self.cancel: Cancel | None = None
+        self.adapter: Setting = BARE
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
         self.called = False
@@ -66,7 +68,8 @@ class Reply:
             while not reason:
                 room = limit - len(self.generated)
                 places = marks(self.tokenizer, ids)
-                tokens = self.backend.generate(ids + self.generated, sampling, room, places, self._cancelled)
+                said = ids + self.generated
+                tokens = self.backend.generate(said, sampling, room, places, self._cancelled, self.adapter)
                 async with aclosing(tokens):
                     reason = "length"
                     async for token in tokens:

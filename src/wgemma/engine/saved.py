@@ -2,8 +2,8 @@
 
     8 bytes   magic "WGEMMAS1"
     u32       length of the header
-    header    JSON: version, fingerprint of the model, kv, ring, context positions, ids, sizes of the pieces, and the
-              hashes of images and sounds behind ids that are no tokens
+    header    JSON: version, fingerprint of the model, kv, ring, context positions, ids, sizes of the pieces, the
+              hashes of images and sounds behind ids that are no tokens, and the adapters' with their scales
     pieces    raw bytes: for every layer that owns a cache its keys, then its values
     32 bytes  SHA-256 of everything before
 
@@ -17,9 +17,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from wgemma.engine.adapting import Setting, checked_scale
 from wgemma.engine.engine import Engine
 from wgemma.engine.session import Session
-from wgemma.errors import SessionError
+from wgemma.errors import SessionError, SettingsError
 from wgemma.gpu.device import Buffer
 from wgemma.model.decoder import SOFT
 
@@ -87,6 +88,7 @@ def _header(session: Session, sizes: list[int]) -> dict[str, Any]:
         "written": session.written,
         "ids": session.ids,
         "media": session.engine.senses.describe(session.ids) if session.engine.senses else [],
+        "adapter": session.adapter.key,
         "sizes": sizes,
     }
 
@@ -137,6 +139,7 @@ def _fill(session: Session, header: dict[str, Any], body: memoryview, path: str 
         raise SessionError(
             f"{path} was saved with other settings (kv={header.get('kv')!r}, ring {header.get('ring')})."
         )
+    session.adapter = _adapter(session.engine, header.get("adapter", []), path)
     cache.grow(max(len(ids), 1))
     pieces = _pieces(session, len(ids))
     if [size for _, size in pieces] != header.get("sizes") or sum(size for _, size in pieces) != len(body):
@@ -146,3 +149,15 @@ def _fill(session: Session, header: dict[str, Any], body: memoryview, path: str 
         session.engine.device.write(buffer, 0, body[at : at + size])
         at += size
     session.resume(ids, written)
+
+
+def _adapter(engine: Engine, key: Any, path: str | os.PathLike[str]) -> Setting:
+    """What the keys and values were computed with; the adapters must be loaded here, too."""
+    try:
+        told = [(str(digest), checked_scale(scale)) for digest, scale in key]
+    except (ValueError, TypeError, SettingsError):
+        raise SessionError(f"{path} does not say which adapters it was computed with.") from None
+    setting = engine.adapters.recognise(told)
+    if setting is None:
+        raise SessionError(f"{path} was saved with an adapter that is not loaded here: load it first.")
+    return setting

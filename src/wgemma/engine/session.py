@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.buckets import TILES, share
 from wgemma.engine.engine import Engine
 from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampler, Sampling, alternatives, outcome
@@ -58,6 +59,7 @@ class Session:
         self.ids: list[int] = []
         self.reused = 0  # tokens of the last prompt that were there already
         self.checkpoints: list[Checkpoint] = []
+        self.adapter = BARE  # what keys and values were computed with
         self._high = 0  # positions ever written since the rings were whole: what lies a ring below is gone
         self._allocate()
 
@@ -74,8 +76,14 @@ class Session:
             device.free(self.rows)
             device.free(self.history)
             raise
-        self._programs: dict[tuple[int, int, Finish, tuple[int, int]], tuple[Tape, Program]] = {}
+        self._programs: dict[tuple[int, int, Finish, int, tuple[int, int]], tuple[Tape, Program]] = {}
         self._all_logits: Buffer | None = None
+
+    def use(self, setting: Setting) -> None:
+        """From here on with these adapters; what was computed with others is forgotten."""
+        if setting.key != self.adapter.key:
+            self.reset()
+        self.adapter = setting
 
     # -- going back
 
@@ -170,6 +178,7 @@ class Session:
         except BaseException:
             twin.free()
             raise
+        twin.adapter = self.adapter
         twin.resume(self.ids, self._high)
         return twin
 
@@ -199,6 +208,7 @@ class Session:
                     return False
                 count = await self._chunk(ids[position:stop], position)
                 position += count
+                await self.engine.device.pace()
                 await breathe()
             if stop in kept:
                 await self.checkpoint()
@@ -259,15 +269,18 @@ class Session:
         return [(start, end) for start, end in runs(ids) if self.engine.senses.is_image(ids[start])]
 
     async def _program(self, rows: int, depth: int, finish: Finish) -> Program:
-        """The recorded pass of this shape; a cache that grew or another scratch make old recordings useless."""
-        decoder = self.engine.decoder
+        """The recorded pass of this shape; a cache that grew, another scratch or other adapters make old recordings
+        useless."""
+        engine, decoder = self.engine, self.engine.decoder
+        lows = engine.lows if self.adapter.scales else None
+        engine.weigh(self.adapter)
         state = sum(len(s) for s in self.cache.segments.values()), decoder.scratch.rows
-        key = (rows, depth, finish, state)
+        key = (rows, depth, finish, engine.adapted if lows else 0, state)
         if key not in self._programs:
-            for old in [k for k in self._programs if k[-1] != state]:
+            for old in [k for k in self._programs if k[-1] != state or k[3] not in (0, engine.adapted)]:
                 self._programs.pop(old)[0].free()
             tape = Tape(self.engine.device, f"{rows} rows at {depth}")
-            passing = Pass(tape, rows, self.rows, self.cache, depth)
+            passing = Pass(tape, rows, self.rows, self.cache, depth, lows)
             stream = decoder.record(passing)
             if finish == "logits":
                 decoder.head_of_all(passing, stream, self._room_for_logits())
@@ -283,7 +296,9 @@ class Session:
 
     def decoding(self, positions: int) -> tuple[Tape, Program]:
         """The recorded step that decodes one token after so many positions, for measurements."""
+        adapted = self.engine.adapted if self.adapter.scales else 0
         steps = [key for key in self._programs if key[0] == 1 and isinstance(key[2], Recipe) and key[1] >= positions]
+        steps = [key for key in steps if key[3] == adapted]
         return self._programs[min(steps, key=lambda key: key[1])]
 
     # -- generating
@@ -388,7 +403,8 @@ class Session:
         for first in range(0, count, self._logit_rows()):
             rows = min(self._logit_rows(), count - first)
             tape = Tape(self.engine.device, "some logits")
-            self.engine.decoder.head_of_some(tape, first, rows, room)
+            lows = self.engine.lows if self.adapter.scales else None
+            self.engine.decoder.head_of_some(tape, first, rows, room, lows)
             tape.program().replay()
             yield await self.engine.device.read(room, 0, rows * row_bytes)
             tape.free()
@@ -406,13 +422,14 @@ class Session:
 
     async def _blame(self, position: int) -> str:
         """Which layer first computes something that is not finite at this position."""
-        engine = self.engine
+        engine, lows = self.engine, self.engine.lows if self.adapter.scales else None
         (token,) = struct.unpack("<I", await engine.device.read(self.history, 4 * position, 4))
         await self._put_rows([token], position, 1)
         names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
         for count, name in enumerate(names):
             tape = Tape(engine.device, "blame")
-            stream = engine.decoder.record(Pass(tape, 1, self.rows, self.cache, _depth(position + 1)), layers=count)
+            passing = Pass(tape, 1, self.rows, self.cache, _depth(position + 1), lows)
+            stream = engine.decoder.record(passing, layers=count)
             tape.program().replay()
             parts = [await engine.device.read(b, 0, 4 * engine.config.width) for b in (stream.h, stream.pending)]
             tape.free()

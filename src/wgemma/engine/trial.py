@@ -174,7 +174,8 @@ class Trial:
         h, o = (self._repeat(label, rows, columns) for label in "ho")
         both = self._repeat("norms", 2, columns, full, full * share, make=given.norms)
         scale = given.SCALE if norm else given.SCALE * share
-        return Residual(h, o, both, self._buffer(4 * rows * columns), scale, norm)
+        h_out, x = (self._buffer(4 * rows * columns) for _ in range(2))
+        return Residual(h, o, both, h_out, x, scale, norm)
 
     # -- the problems
 
@@ -200,11 +201,13 @@ class Trial:
             self.matmuls.picked(self.tape, matrix, residual, self._words(given.PICKED), 1, result)
         elif then == "ple":
             stride, offset = given.SIDE
-            side = self._put("side", rows * stride)
-            result = Result(y, then="PLE", side=side, side_stride=stride, side_offset=offset)
+            side, bare = self._put("side", rows * stride), self._buffer(4 * rows * given.ROWS)
+            result = Result(y, then="PLE", side=side, side_stride=stride, side_offset=offset, bare=bare)
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         else:
-            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, then="GEGLU" if then == "geglu" else ""))
+            bare = self._buffer(4 * rows * given.ROWS)
+            result = Result(y, then="GEGLU" if then == "geglu" else "", bare=bare)
+            self.matmuls.linear(self.tape, matrix, rows, x, result)
         self._keep(problem, y)
         if residual:
             self._keep(problem, residual.h_out, columns=columns, scale=share if source == "sum" else 1.0)

@@ -104,6 +104,9 @@ class BrowserDevice:
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
 
+    async def pace(self) -> None:
+        await self.answer(self._gpu.pace())
+
     async def wait(self) -> None:
         await self.answer(self._gpu.wait())
 

@@ -84,7 +84,7 @@ class Device(Protocol):
     limits: Limits
     features: frozenset[str]
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
-    compact: bool  # a browser's software adapter: every word of workgroup memory takes it time to compile
+    compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
 
     def buffer(self, size: int, label: str) -> Buffer:
         """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""
@@ -126,6 +126,11 @@ class Device(Protocol):
 
     def program(self, commands: "Sequence[Command]", label: str) -> Program:
         """The commands as one thing that replays fast."""
+        ...
+
+    async def pace(self) -> None:
+        """Returns when little of what was submitted is left to do, so that a cancelled prompt is soon over. Natively a
+        prompt cannot be cancelled, and there is nothing to do."""
         ...
 
     async def wait(self) -> None:

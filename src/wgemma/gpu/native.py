@@ -110,15 +110,20 @@ class NativeKernel:
 class NativeDevice:
     """One adapter, opened with all it has, or with less where a test wants to see the floor hold."""
 
-    compact = False
-
     def __init__(
-        self, adapter: Any = None, *, limits: Limits | None = None, features: bool = True, trusted: bool = True
+        self,
+        adapter: Any = None,
+        *,
+        limits: Limits | None = None,
+        features: bool = True,
+        trusted: bool = True,
+        compact: bool | None = None,
     ) -> None:
         adapter = adapter or _first_adapter()
-        self._adapter, self._asked = adapter, (limits, features, trusted)
+        self._adapter, self._asked = adapter, (limits, features, trusted, compact)
         info = adapter.info
         self.info = AdapterInfo(info["device"], info["backend_type"], info["adapter_type"], info["description"])
+        self.compact = self.info.kind == "CPU" if compact is None else compact
         wanted = {name for name in adapter.features if name in _FEATURES} if features else set[str]()
         asked = {_LIMIT_NAMES[field]: getattr(limits, field) for field in _LIMIT_NAMES} if limits else {}
         if not limits:
@@ -196,6 +201,9 @@ class NativeDevice:
 
     async def confirm(self) -> None:
         """Whatever is wrong was raised when it was made."""
+
+    async def pace(self) -> None:
+        """Nobody waits for what is under way."""
 
     async def wait(self) -> None:
         self._device._poll_wait()
@@ -347,8 +355,8 @@ class NativeDevice:
         return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
 
     async def reopen(self) -> "NativeDevice":
-        limits, features, trusted = self._asked
-        device = NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted)
+        limits, features, trusted, compact = self._asked
+        device = NativeDevice(self._adapter, limits=limits, features=features, trusted=trusted, compact=compact)
         device.distrust(self._distrusted)
         return device
 
@@ -460,4 +468,4 @@ class _NativeProgram:
 
 def open_floor_device() -> NativeDevice:
     """A device with exactly WebGPU's default limits and no optional feature: what every browser grants."""
-    return NativeDevice(limits=DEFAULT_LIMITS, features=False)
+    return NativeDevice(limits=DEFAULT_LIMITS, features=False, compact=False)

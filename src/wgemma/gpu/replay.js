@@ -73,6 +73,7 @@ class Gpu {
   #spare = []; // staging buffers
   #unconfirmed = []; // promises of troubles
   #uncaptured = null; // the first trouble that nobody was asked about
+  #paced = null; // a promise: what was submitted up to the last `pace` is done
   #lost = "";
 
   /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {string[]} features */
@@ -267,6 +268,14 @@ class Gpu {
     const first = troubles.find((trouble) => trouble);
     if (first) throw first;
     this.#complain();
+  }
+
+  /** Returns when no more than one call's submissions are left to do besides those since the last one. */
+  async pace() {
+    const before = this.#paced;
+    this.#paced = this.#queue.onSubmittedWorkDone().catch(() => {}); // a lost device shows elsewhere
+    await before;
+    this.check();
   }
 
   /** Returns when the GPU has nothing left to do. */

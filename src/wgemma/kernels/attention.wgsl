@@ -12,6 +12,9 @@
 //
 // Visible to a row at t: positions p ≤ t; in sliding layers t − p < window + row.used − 1, up to row.sees instead of t.
 // Position p lies at p % ring − first of this segment. Grid: (heads, R, splits).
+//
+// PACKED: the rows are whole sequences one after another, the key of row r lies at place r, and a sequence begins at row
+// r − position. One split, one segment, no images; log Σ e^(q · k) of each row and head goes to partial [R, heads].
 
 struct Params {
   heads: u32,
@@ -94,6 +97,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let kv_head = head * params.kv_heads / params.heads;
   load_query(group.y * params.stride + head * D, row.position, thread);
 
+//#if PACKED
+  // The places of this sequence: [begin, end).
+  var begin = group.y - row.position;
+  if (params.window > 0u) { begin += max(row.position + 1u, params.window) - params.window; }
+  var end = group.y + 1u;
+//#else
   // The positions of this split: [begin, end).
   var begin = 0u;
   var end = row.position + 1u;
@@ -106,6 +115,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     begin = params.first + group.z * params.split;
     end = min(min(end, begin + params.split), params.first + params.count);
   }
+//#endif
   end = select(end, begin, row.used == 0u);
 
   let slot = ((group.y * params.heads + head) * params.splits + group.z) * (D + 2u);
@@ -177,10 +187,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       partial[slot + 2u + d] = sum;
     }
   }
+//#if PACKED
+  if (thread == 0u) {
+    partial[group.y * params.heads + head] = select(highest + log(total), 0.0, row.used == 0u);
+  }
+//#else
   storageBarrier();
   workgroupBarrier();
   if (thread == 0u && !done) {
     partial[slot] = highest;
     partial[slot + 1u] = total;
   }
+//#endif
 }

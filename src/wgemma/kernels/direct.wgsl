@@ -1,12 +1,13 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for any number of rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// The way of a software adapter, in place of tile, clipped and most of matvec: a thread does one row of W with four rows
-// of x. There is no workgroup memory, which would be no faster there than any other and takes long to compile.
+// The way of a software adapter, in place of tile, clipped and matvec: a thread does four rows of W with four rows of x.
+// There is no workgroup memory, which would be no faster there than any other and takes long to compile.
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
 //   SOFTCAP  cap · tanh(y / cap)
+//   SCALE    y · side[n]
 //   CLIPPED  as in clipped.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
-//   EXPERTS  as in matvec.wgsl: group.z is a slot, a thread does one row of x, and with GEGLU two rows of W
+//   EXPERTS  as in matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, or with two for GEGLU
 //
 // Grid: (N / 64, R / 4), both rounded up; EXPERTS: (results / 64, R, slots).
 
@@ -39,6 +40,9 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 //#if BIAS
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
+//#endif
+//#if SCALE
+@group(0) @binding(5) var<storage, read> side: array<f32>;
 //#endif
 //#if EXPERTS
 @group(0) @binding(5) var<storage, read> chosen: array<u32>;
@@ -104,19 +108,29 @@ fn main(@builtin(global_invocation_id) place: vec3<u32>) {
   y[each * width + place.x] = result;
 }
 //#else
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) place: vec3<u32>) {
-  let n = place.x;
-  if (n >= params.n) { return; }
-  let first = 4u * place.y;
+@compute @workgroup_size(16)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let n = vec4<u32>(group.x * 64u + thread) + vec4<u32>(0u, 16u, 32u, 48u);
+  let known = min(n, vec4<u32>(params.n - 1u));  // rows past the end are computed as the last one, and not written
+  let first = 4u * group.y;
   let count = min(4u, params.rows - first);
-  var sums = vec4<f32>();
+  var sums: array<vec4<f32>, 4>;
   for (var block = 0u; block < params.blocks; block++) {
-    let w = load32(n, block);
-    for (var i = 0u; i < count; i++) { sums[i] += dot_block(w, x_block(first + i, block)); }
+    let a = load32(known.x, block);
+    let b = load32(known.y, block);
+    let c = load32(known.z, block);
+    let d = load32(known.w, block);
+    for (var i = 0u; i < count; i++) {
+      let part = x_block(first + i, block);
+      sums[i] += vec4<f32>(dot_block(a, part), dot_block(b, part), dot_block(c, part), dot_block(d, part));
+    }
   }
   for (var i = 0u; i < count; i++) {
-    y[(first + i) * params.y_stride + params.y_offset + n] = finished(n, sums[i]);
+    for (var j = 0u; j < 4u; j++) {
+      if (n[j] < params.n) {
+        y[(first + i) * params.y_stride + params.y_offset + n[j]] = finished(n[j], sums[i][j]);
+      }
+    }
   }
 }
 
@@ -130,6 +144,9 @@ fn finished(n: u32, sum: f32) -> f32 {
 //#endif
 //#if SOFTCAP
   result = softcap(result, params.cap);
+//#endif
+//#if SCALE
+  result *= side[n];
 //#endif
   return result;
 }

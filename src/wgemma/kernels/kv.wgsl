@@ -7,7 +7,8 @@
 //
 //   k_raw, v_raw  [R, stride] f32, from their offsets on: kv_heads × D
 //   keys, values  [cache, kv_heads, D/2]   two numbers per element: u32 (two f16) or vec2<f32>
-//   A row goes to place position % ring, if that lies in [first, first + count) of this segment.
+//   A row goes to place position % ring, if that lies in [first, first + count) of this segment;
+//   PACKED: row r goes to place r.
 //
 // One workgroup per (kv head, row). Grid: (kv_heads, R).
 
@@ -66,7 +67,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let k_factor = inverseSqrt(workgroup_sum(k_sum, thread) / {{HEAD}}.0 + params.eps);
   let v_factor = inverseSqrt(workgroup_sum(v_sum, thread) / {{HEAD}}.0 + params.eps);
+//#if PACKED
+  let place = group.y;
+//#else
   let place = row.position % params.ring - params.first;
+//#endif
   if (row.used == 0u || place >= params.count) { return; }
   let goal = (place * params.kv_heads + group.x) * HALF;
   for (var j = thread; j < HALF; j += {{THREADS}}u) {

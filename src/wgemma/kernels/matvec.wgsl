@@ -9,6 +9,7 @@
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
 //     PLE      gelu(yₙ) · side[r, side_offset + n]
 //     SOFTCAP  cap · tanh(yₙ / cap)
+//   LOW: an adapter's Σ_j z[r, t(n)·R + j] · b[j, n] is added to yₙ before all that (low.wgsl)
 //   EXPERTS: group.z is a slot; chosen[r, slot] picks the expert whose N rows are used, y is [R, slots, N]. With
 //     WEIGHTED the input is x[r, slot] and the result is multiplied by weights[r, slot]; else the input is x[r].
 //   WIDE: a subgroup has {{LANES}} lanes or more.
@@ -29,6 +30,15 @@ struct Params {
   slots: u32,
   first_expert: u32,
   experts: u32,   // in this part
+//#if LOW
+  rank: u32,      // and what else low.wgsl wants to know
+  z_stride: u32,
+  b_stride: u32,
+  low_first: u32,
+  edge1: u32,
+  edge2: u32,
+  alternate: u32,
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#include block
@@ -42,6 +52,11 @@ struct Params {
 //#endif
 //#if PLE
 @group(0) @binding(8) var<storage, read> side: array<f32>;
+//#endif
+//#if LOW
+@group(0) @binding(9) var<storage, read> z: array<f32>;
+@group(0) @binding(10) var<storage, read> b: array<f32>;
+//#include low
 //#endif
 //#if EXPERTS
 @group(0) @binding(4) var<storage, read> chosen: array<u32>;
@@ -133,6 +148,14 @@ fn main(
     let after1 = first_row + clamped(first + stride + pair + 1u);
     var sum0 = 0.0;
     var sum1 = 0.0;
+//#if LOW
+    let z0 = low_z(group.y, row0);
+    let z1 = low_z(group.y, row1);
+    for (var j = lane; j < params.rank; j += LANES) {
+      sum0 += z[z0 + j] * low_b(row0, j);
+      sum1 += z[z1 + j] * low_b(row1, j);
+    }
+//#endif
     for (var start = 0u; start < params.blocks; start += SLICE) {
       let count = min(SLICE, params.blocks - start);
       if (!whole) {

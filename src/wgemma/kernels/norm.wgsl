@@ -1,6 +1,7 @@
 // x[r] and the residual stream behind it, for many rows at once (see residual.wgsl). One workgroup per row.
 //
 //   x [R, K] f32
+//   SELECT: row i of x is made from the row of h and o that picked[i] names
 //
 // Grid: (R).
 
@@ -13,10 +14,17 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> x: array<vec4<f32>>;
 //#include reduce
 //#include residual
+//#if SELECT
+@group(0) @binding(8) var<storage, read> picked: array<u32>;
+//#endif
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+//#if SELECT
+  prepare(picked[group.x], thread, true);
+//#else
   prepare(group.x, thread, true);
+//#endif
   let quads = params.blocks * 8u;
   for (var j = 0u; j < {{QUADS}}u; j++) {
     let i = thread + {{THREADS}}u * j;

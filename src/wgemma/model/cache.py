@@ -5,6 +5,7 @@ keep a list of segments; growing adds one and copies nothing. Positions are plai
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from wgemma.errors import ContextOverflow, OutOfMemory
 from wgemma.gpu.device import Buffer, Device
@@ -29,8 +30,20 @@ def ring_places(config: Config, chunk: int) -> int:
     return -(-((config.window or 0) + chunk) // PAGE) * PAGE
 
 
+class Places(Protocol):
+    """Where a pass finds keys and values. `packed`: it brings whole sequences one after another, and the keys and
+    values are those of its own rows (kernels/kv.wgsl)."""
+
+    packed: bool
+    kv: str
+    ring: int
+    segments: dict[int, list[Segment]]
+
+
 class Cache:
     """The cache of every layer that owns one. `kv` is "f16" or "f32"; `context` bounds its growth."""
+
+    packed = False
 
     def __init__(self, device: Device, config: Config, *, kv: str, chunk: int, context: int) -> None:
         self.device = device

@@ -4,13 +4,16 @@
 matmul does that on its way in (see model/matmul.py).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.cache import PAGE, Cache, Segment
+from wgemma.model.adapters import Low, Lows, Table
+from wgemma.model.cache import PAGE, Places, Segment
+from wgemma.model.direct import DirectMatmuls
 from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
@@ -32,8 +35,12 @@ class Pass:
     tape: Tape
     rows: int
     row_buffer: Buffer
-    cache: Cache
+    cache: Places
     depth: int
+    lows: Lows | None = None  # the adapters at work
+
+    def low(self, layer: Layer, group: str) -> Low | None:
+        return self.lows.of(layer.config.index, group) if self.lows else None
 
 
 @dataclass(slots=True)
@@ -45,19 +52,29 @@ class Stream:
     pending: Buffer
     scale: float = 1.0
 
-    def input(self, norms: Buffer, *, norm: bool = True) -> Residual:
-        """The sum, as the next matmul makes it."""
-        return Residual(self.h, self.pending, norms, self.spare, self.scale, norm)
+    def input(self, norms: Buffer, x: Buffer, *, norm: bool = True) -> Residual:
+        """The sum, as the next matmul makes it; `x` is where many rows have theirs."""
+        return Residual(self.h, self.pending, norms, self.spare, x, self.scale, norm)
 
     def advance(self) -> None:
         """The sum now lies in what was the spare buffer."""
         self.h, self.spare, self.scale = self.spare, self.h, 1.0
 
 
-class Scratch:
-    """The activations of up to `rows` rows; what is only needed between two kernels, of `step` rows at a time."""
+# What is not needed at the same time shares its room.
+SHARED = {
+    "x": ("attention x", "ffn x", "head x"),
+    "o": ("attention o", "ffn o", "per-layer o"),
+    "wide": ("gate",),
+    "z": ("z qkv", "z o", "z gate_up", "z down", "z ple_gate", "z ple_projection", "z head", "z experts"),
+}
 
-    def __init__(self, device: Device, weights: TextWeights, rows: int, step: int) -> None:
+
+class Scratch:
+    """The activations of up to `rows` rows; what is only needed between two kernels, of `step` rows at a time. `z` has
+    as many columns as the adapters want."""
+
+    def __init__(self, device: Device, weights: TextWeights, rows: int, step: int, z: int = 0) -> None:
         config = weights.config
         d, slots = config.width, config.experts_used
         layers = config.layers
@@ -83,6 +100,7 @@ class Scratch:
             sizes |= {"gated": rows * config.ple_dim}
         if config.expert_count:
             sizes |= {
+                "dense": rows * d,
                 "scores": rows * config.expert_count,
                 "chosen": rows * slots,
                 "weights": rows * slots,
@@ -90,8 +108,11 @@ class Scratch:
                 "expert_act": rows * slots * config.expert_width,
                 "routed": rows * slots * d,
             }
+        if z:
+            sizes["z"] = rows * z
         self.rows = rows
         self.step = step
+        self.z = z
         self.buffers: dict[str, Buffer] = {}
         try:
             for name, size in sizes.items():
@@ -100,9 +121,25 @@ class Scratch:
             self.free(device)
             raise
         self.nbytes = 4 * sum(sizes.values())
+        self._homes = {name: home for home, names in SHARED.items() for name in (home, *names)}
 
     def __getitem__(self, name: str) -> Buffer:
-        return self.buffers[name]
+        return self.buffers[self._homes.get(name, name)]
+
+    async def widen(self, device: Device, z: int) -> None:
+        """At least so many columns of z."""
+        if z <= self.z:
+            return
+        wider = device.buffer(4 * self.rows * z, "z")
+        try:
+            await device.confirm()
+        except BaseException:
+            device.free(wider)
+            raise
+        if "z" in self.buffers:
+            device.free(self.buffers["z"])
+        self.nbytes += 4 * self.rows * (z - self.z)
+        self.buffers["z"], self.z = wider, z
 
     def free(self, device: Device) -> None:
         for buffer in self.buffers.values():
@@ -113,6 +150,8 @@ class Scratch:
 class Decoder:
     """Records the text model's forward pass onto tapes."""
 
+    keeps = False  # what the experts' activations begin with, too: training needs it again
+
     def __init__(self, device: Device, weights: TextWeights, rows: int) -> None:
         self.device = device
         self.weights = weights
@@ -122,11 +161,12 @@ class Decoder:
         self.raw_rows: Buffer | None = None
         inputs = weights.inputs
         if inputs is not None and inputs.table is None:
-            self._make_room_for_fetched_rows(rows)
+            self._make_room_for_fetched_rows(rows, device.buffer)
 
     def _take(self, scratch: Scratch) -> None:
         self.scratch = scratch
-        self.matmuls = Matmuls(self.device, self.config.eps, scratch["wide"], scratch["x"])
+        kind = DirectMatmuls if self.device.compact else Matmuls
+        self.matmuls = kind(self.device, self.config.eps)
 
     async def make_room(self, rows: int) -> None:
         """Scratch for passes of so many rows. Recordings made before are useless afterwards: `scratch.rows` tells."""
@@ -135,24 +175,28 @@ class Decoder:
             return
         before.free(self.device)
         try:
-            self._take(Scratch(self.device, self.weights, rows, before.step // 2 * 2))
+            self._take(Scratch(self.device, self.weights, rows, before.step // 2 * 2, before.z))
             await self.device.confirm()
         except OutOfMemory as error:
             if self.scratch is not before:
                 self.scratch.free(self.device)
-            self._take(Scratch(self.device, self.weights, before.rows, before.step))
+            self._take(Scratch(self.device, self.weights, before.rows, before.step, before.z))
             raise OutOfMemory(f"an image of up to {rows} tokens is too large here: {error} Lower its budget.") from None
 
-    def _make_room_for_fetched_rows(self, rows: int) -> None:
+    async def make_room_for_adapters(self, lows: Lows) -> None:
+        """Scratch for what adapters compute. Recordings made with others before are useless afterwards."""
+        await self.scratch.widen(self.device, lows.columns)
+
+    def _make_room_for_fetched_rows(self, rows: int, make: Callable[[int, str], Buffer]) -> None:
         inputs = self.weights.inputs
         assert inputs is not None
         planes, columns = PLANES[inputs.tensor.type], inputs.tensor.shape[0]
         edge = -(-planes.code_bytes(rows, columns) // 256) * 256
         scale_bytes = planes.scale_bytes(rows, columns)
-        buffer = self.device.buffer(edge + scale_bytes, "fetched per-layer rows")
+        buffer = make(edge + scale_bytes, "fetched per-layer rows")
         scales = Span(buffer, edge, scale_bytes) if scale_bytes else None
         self.raw_table = Part(0, rows, buffer, Span(buffer, 0, planes.code_bytes(rows, columns)), scales)
-        self.raw_rows = self.device.buffer(rows * inputs.tensor.format.row_nbytes(columns), "per-layer rows, raw")
+        self.raw_rows = make(rows * inputs.tensor.format.row_nbytes(columns), "per-layer rows, raw")
 
     def buffers(self) -> list[Buffer]:
         """Everything this decoder allocated."""
@@ -165,6 +209,8 @@ class Decoder:
         """From the rows' tokens to the residual stream after the last layer, or after fewer layers."""
         stream = Stream(self.scratch["h"], self.scratch["h2"], self.scratch["zeros"])
         self.embed(p.tape, p.rows, p.row_buffer, self.weights.embedding, stream.h, self.config.width**0.5)
+        if p.lows and p.lows.embedding:
+            self._embed_low(p, p.lows.embedding, stream.h)
         if self.config.ple_dim:
             self._per_layer_inputs(p, stream)
         for index in range(len(self.weights.layers) if layers is None else layers):
@@ -186,35 +232,53 @@ class Decoder:
                 side=self.scratch["ple"],
                 side_stride=width * count,
                 side_offset=width * index,
+                bare=self.scratch["gate"],
             )
-            source = stream.input(layer.per_layer.norms, norm=False)
-            self.matmuls.linear(p.tape, layer.per_layer.gate, p.rows, source, gated)
+            source = stream.input(layer.per_layer.norms, self.scratch["x"], norm=False)
+            self._linear(p, layer, "ple_gate", layer.per_layer.gate, source, gated)
             stream.advance()
-            output = Result(self.scratch["o"])
-            self.matmuls.linear(p.tape, layer.per_layer.projection, p.rows, self.scratch["gated"], output)
+            output = self.scratch["per-layer o"]
+            projection = layer.per_layer.projection
+            self._linear(p, layer, "ple_projection", projection, self.scratch["gated"], Result(output))
+            stream.pending = output
         stream.scale = layer.scale
+
+    def _linear(self, p: Pass, layer: Layer, group: str, matrix: Matrix, source: Input, result: Result) -> None:
+        """The product with a matrix that is a group of its own, and what adapters add to it."""
+        low = p.low(layer, group)
+        if low is not None:
+            result = replace(result, low=low, z=self.scratch[f"z {group}"])
+            source = self.matmuls.project(p.tape, low, p.rows, source, self.scratch[f"z {group}"])
+        self.matmuls.linear(p.tape, matrix, p.rows, source, result)
 
     def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
         """The logits of the row that the GPU names in `picked`, soft-capped."""
-        source = stream.input(self.weights.output_norms)
-        result = Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0)
-        self.matmuls.picked(p.tape, self.weights.head, source, picked, 1, result)
+        source = stream.input(self.weights.output_norms, self.scratch["head x"])
+        self.matmuls.picked(p.tape, self.weights.head, source, picked, 1, self._logits(logits, p.lows))
 
     def head_of_all(self, p: Pass, stream: Stream, logits: Buffer) -> None:
         """Logits [rows, vocab] of every row, soft-capped."""
-        source = stream.input(self.weights.output_norms)
-        result = Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0)
-        self.matmuls.linear(p.tape, self.weights.head, p.rows, source, result)
+        source = stream.input(self.weights.output_norms, self.scratch["head x"])
+        self._head(p.tape, p.rows, source, self._logits(logits, p.lows))
 
     def settle(self, p: Pass, stream: Stream) -> None:
         """Ends a pass of many rows before the logits: `head_of_some` goes on from there, some rows at a time."""
-        self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms))
+        self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms, self.scratch["head x"]))
 
-    def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer) -> None:
+    def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer, lows: Lows | None = None) -> None:
         """Logits [rows, vocab] of the rows from `first` on of a pass that was settled."""
-        source = _rows_of(self.scratch["x"], first, rows, self.config.width)
-        result = Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0)
+        source = _rows_of(self.scratch["head x"], first, rows, self.config.width)
+        self._head(tape, rows, source, self._logits(logits, lows))
+
+    def _head(self, tape: Tape, rows: int, source: Input, result: Result) -> None:
+        if result.low is not None and result.z is not None:
+            source = self.matmuls.project(tape, result.low, rows, source, result.z)
         self.matmuls.linear(tape, self.weights.head, rows, source, result)
+
+    def _logits(self, logits: Buffer, lows: Lows | None) -> Result:
+        low = lows.head if lows else None
+        z = self.scratch["z head"] if low else None
+        return Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0, low=low, z=z)
 
     # -- what goes in
 
@@ -226,6 +290,13 @@ class Decoder:
             bindings = {**part.bindings(), "rows": row_buffer, "y": y}
             params = (matrix.blocks, part.first, part.rows, 0, scale, int(pads))
             tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
+
+    def _embed_low(self, p: Pass, table: Table, y: Buffer) -> None:
+        """What adapters add to the tokens' embedding."""
+        width = self.config.width
+        bindings: dict[str, Binding] = {"rows": p.row_buffer, "table": table.rows, "b": table.b, "scales": table.scales}
+        params = (width, table.rank, width**0.5)
+        p.tape.run("low_embed", [-(-width // 64), p.rows], {**bindings, "y": y}, params)
 
     def _per_layer_inputs(self, p: Pass, stream: Stream) -> None:
         inputs = self.weights.inputs
@@ -257,8 +328,12 @@ class Decoder:
 
     def _attend(self, p: Pass, layer: Layer, stream: Stream) -> None:
         attention, config, scratch = layer.attention, layer.config, self.scratch
-        source = stream.input(layer.attention_norms)
-        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, scratch["qkv"], attention.width)
+        source: Input = stream.input(layer.attention_norms, scratch["attention x"])
+        low, z = p.low(layer, "qkv"), None
+        if low is not None:
+            z = scratch["z qkv"]
+            source = self.matmuls.project(p.tape, low, p.rows, source, z)
+        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, scratch["qkv"], attention.width, low, z)
         stream.advance()
         owner = config.index if config.donor is None else config.donor
         segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]
@@ -267,8 +342,8 @@ class Decoder:
             nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
             self.store(p, layer, [segment for segment in segments if segment.first + segment.count > nearest])
         self.look(p, layer, segments)
-        self.matmuls.linear(p.tape, attention.output, p.rows, scratch["attended"], Result(scratch["o"]))
-        stream.pending = scratch["o"]
+        self._linear(p, layer, "o", attention.output, scratch["attended"], Result(scratch["attention o"]))
+        stream.pending = scratch["attention o"]
 
     def store(self, p: Pass, layer: Layer, segments: list[Segment]) -> None:
         """The rows' keys and values go to the cache."""
@@ -282,6 +357,7 @@ class Decoder:
             "F16_CACHE": f16,
             "OWN_V": config.has_v,
             "THREADS": 64,
+            **({"PACKED": True} if p.cache.packed else {}),
         }
         ring = p.cache.ring if config.sliding else 1 << 31
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "k_raw": qkv, "v_raw": qkv, "norm": attention.k_norm}
@@ -303,6 +379,7 @@ class Decoder:
             "PER_WORD": 8 if f16 else 4,
             "F16_CACHE": f16,
             **attention_threads(p.rows, compact=self.device.compact and f16),
+            **({"PACKED": True} if p.cache.packed else {}),
         }
         splits = 1 if config.sliding or p.rows > FEW else max(1, min(SPLITS, p.depth // SPLIT))
         bindings: dict[str, Binding] = {
@@ -329,69 +406,96 @@ class Decoder:
     # -- feed-forward
 
     def _feed_forward(self, p: Pass, layer: Layer, stream: Stream) -> None:
-        self._geglu(p, layer.ffn.gate_up, stream.input(layer.ffn_norms), self.scratch["act"])
+        scratch = self.scratch
+        self._geglu(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), scratch["act"])
         stream.advance()
-        self.matmuls.linear(p.tape, layer.ffn.down, p.rows, self.scratch["act"], Result(self.scratch["o"]))
-        stream.pending = self.scratch["o"]
+        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], Result(scratch["ffn o"]))
+        stream.pending = scratch["ffn o"]
 
-    def _geglu(self, p: Pass, gate_up: tuple[Matrix, ...], source: Input, y: Buffer) -> None:
+    def _geglu(self, p: Pass, layer: Layer, source: Input, y: Buffer) -> None:
         step, tape = self.scratch.step, p.tape
         if p.rows <= step:
-            self._geglu_step(tape, p.rows, gate_up, source, y)
+            self._geglu_step(p, layer, p.rows, source, y)
             return
         x = self.matmuls.settle(tape, p.rows, source) if isinstance(source, Residual) else source
-        width = sum(matrix.rows for matrix in gate_up) // 2
         for first in range(0, p.rows, step):
             rows = min(step, p.rows - first)
             some = _rows_of(x, first, rows, self.config.width)
-            self._geglu_step(tape, rows, gate_up, some, _rows_of(y, first, rows, width))
+            self._geglu_step(p, layer, rows, some, _rows_of(y, first, rows, layer.config.ffn_width))
 
-    def _geglu_step(self, tape: Tape, rows: int, gate_up: tuple[Matrix, ...], source: Input, y: Binding) -> None:
+    def _geglu_step(self, p: Pass, layer: Layer, rows: int, source: Input, y: Binding) -> None:
+        tape, gate_up, wide = p.tape, layer.ffn.gate_up, self.scratch["wide"]
+        low, z = p.low(layer, "gate_up"), None
+        if low is not None:
+            z = self.scratch["z gate_up"]
+            source = self.matmuls.project(tape, low, rows, source, z)
         if len(gate_up) == 1:
-            self.matmuls.linear(tape, gate_up[0], rows, source, Result(y, then="GEGLU"))
+            self.matmuls.linear(tape, gate_up[0], rows, source, Result(y, then="GEGLU", bare=wide, low=low, z=z))
             return
         # Two types: gate to `wide`, up behind it, then their product.
-        width, wide = gate_up[0].rows, self.scratch["wide"]
+        width = gate_up[0].rows
         for i, matrix in enumerate(gate_up):
-            self.matmuls.linear(tape, matrix, rows, source, Result(wide, 2 * width, i * width))
+            result = Result(wide, 2 * width, i * width, low=low, z=z, low_first=i * width)
+            self.matmuls.linear(tape, matrix, rows, source, result)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
 
     def _feed_experts(self, p: Pass, layer: Layer, experts: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config
         blocks, padded = config.width // 32, p.rows + p.rows % 2
         bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
-        bindings |= {"h_out": stream.spare, "x": scratch["x"]}
+        bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
         p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), {"THREADS": THREADS})
         stream.advance()
         section = 4 * padded * config.width
-        dense, inner, router = (Span(scratch["x"], i * section, section) for i in range(3))
-        self._geglu(p, layer.ffn.gate_up, dense, scratch["act"])
-        self.matmuls.linear(p.tape, layer.ffn.down, p.rows, scratch["act"], Result(stream.spare))
+        dense, inner, router = (Span(scratch["ffn x"], i * section, section) for i in range(3))
+        self._geglu(p, layer, dense, scratch["act"])
+        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], Result(scratch["dense"]))
         self.matmuls.linear(p.tape, experts.router, p.rows, router, Result(scratch["scores"]))
         bindings = {"scores": scratch["scores"], "expert_scale": experts.scale}
         bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
         p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))
-        self._ask_experts(p, experts, inner)
-        bindings = {"dense": stream.spare, "routed": scratch["routed"], "norms": experts.join, "y": scratch["o"]}
+        self._ask_experts(p, layer, experts, inner)
+        bindings = {"dense": scratch["dense"], "routed": scratch["routed"]}
+        bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
         p.tape.run("experts_join", [p.rows], bindings, (blocks, config.experts_used, config.eps), {"THREADS": THREADS})
-        stream.pending = scratch["o"]
+        stream.pending = scratch["ffn o"]
 
-    def _ask_experts(self, p: Pass, experts: Experts, source: Binding) -> None:
+    def _ask_experts(self, p: Pass, layer: Layer, experts: Experts, source: Binding) -> None:
         """Each row's chosen experts, weighted: to `routed`."""
         scratch, config, matmuls = self.scratch, self.config, self.matmuls
         chosen, act = scratch["chosen"], scratch["expert_act"]
         width, slots = config.expert_width, config.experts_used
         grid = (p.rows, slots, config.expert_count)
-        if len(experts.gate_up) == 1:
+        low = p.low(layer, "expert_gate_up")
+        if len(experts.gate_up) == 1 and not self.keeps and low is None:
             matmuls.experts(p.tape, experts.gate_up[0], grid, source, act, chosen, geglu=True)
+        elif len(experts.gate_up) == 1:
+            matmuls.experts(p.tape, experts.gate_up[0], grid, source, scratch["expert_wide"], chosen)
+            self._add_to_experts(p, low, source, scratch["expert_wide"])
+            wide: dict[str, Binding] = {"x": scratch["expert_wide"], "y": act}
+            p.tape.run("activate", [-(-width // 256), p.rows * slots], wide, (width, 0, 0), {"GEGLU": True})
         else:  # two types: gate, up, then their product
             half = -(-4 * p.rows * slots * width // 256) * 256
             gate, up = (Span(scratch["expert_wide"], i * half, half) for i in (0, 1))
-            for matrix, y in zip(experts.gate_up, (gate, up), strict=True):
+            for matrix, y, name in zip(experts.gate_up, (gate, up), ("gate", "up"), strict=True):
                 matmuls.experts(p.tape, matrix, grid, source, y, chosen)
+                self._add_to_experts(p, p.low(layer, f"expert_{name}"), source, y)
             bindings: dict[str, Binding] = {"x": gate, "side": up, "y": act}
             p.tape.run("activate", [-(-width // 256), p.rows * slots], bindings, (width, width, 0), {"SIDE": True})
         matmuls.experts(p.tape, experts.down, grid, act, scratch["routed"], chosen, weights=scratch["weights"])
+        self._add_to_experts(p, p.low(layer, "expert_down"), act, scratch["routed"], weights=scratch["weights"])
+
+    def _add_to_experts(
+        self, p: Pass, low: Low | None, source: Binding, y: Binding, weights: Buffer | None = None
+    ) -> None:
+        """What adapters add to the chosen experts' results, if there are any."""
+        if low is None:
+            return
+        slots, z, chosen = self.config.experts_used, self.scratch["z experts"], self.scratch["chosen"]
+        self.matmuls.experts(p.tape, low.a, (p.rows, slots, low.experts), source, z, chosen, weights=weights)
+        bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": chosen, "y": y}
+        params = (low.width, slots, low.rank, low.columns, int(low.interleaved))
+        p.tape.run("low_experts", [-(-low.width // 64), p.rows, slots], bindings, params)
 
 
 def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:

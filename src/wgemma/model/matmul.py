@@ -4,11 +4,13 @@ A few rows go through matvec.wgsl, which makes its own input from the residual s
 go through tile.wgsl, with the same steps as kernels of their own before and after. Callers need not know which.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from wgemma.gpu.device import Binding, Buffer, Device
-from wgemma.gpu.tape import Tape
+from wgemma.gpu.tape import Number, Tape
+from wgemma.model.adapters import Low
 from wgemma.model.weights import Matrix, Part
 
 FEW = 8  # up to so many rows take the mat-vec path
@@ -25,6 +27,7 @@ class Residual:
     pending: Buffer
     norms: Buffer
     h_out: Buffer
+    x: Buffer  # where many rows have it made beforehand
     scale: float
     norm: bool
 
@@ -42,30 +45,47 @@ class Result:
     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁
     PLE      gelu(yₙ) · side[r, side_offset + n], rows of `side` being side_stride apart
     SOFTCAP  cap · tanh(yₙ / cap)
+    SCALE    yₙ · side[n], many rows only
+
+    Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
     """
 
     y: Binding
     stride: int = 0
     offset: int = 0
-    then: Literal["", "GEGLU", "PLE", "SOFTCAP"] = ""
+    then: Literal["", "GEGLU", "PLE", "SOFTCAP", "SCALE"] = ""
     side: Binding | None = None
     side_stride: int = 0
     side_offset: int = 0
     cap: float = 0.0
+    bare: Buffer | None = None  # where many rows have what GEGLU and PLE begin with
+    low: Low | None = None
+    z: Binding | None = None
+    low_first: int = 0
 
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
 
+    def low_bindings(self) -> dict[str, Binding]:
+        assert self.low is not None and self.z is not None
+        return {"z": self.z, "b": self.low.b}
+
+    def low_params(self, first: int = 0) -> tuple[int, ...]:
+        """What kernels/low.wgsl wants to know, of the results from `first` on."""
+        assert self.low is not None
+        low = self.low
+        return (low.rank, low.columns, low.width, self.low_first + first, *low.edges, int(low.interleaved))
+
 
 class Matmuls:
-    """Records products on one device. `wide` and `x` are scratch for many rows: results before and inputs after."""
+    """Records products on one device."""
 
-    def __init__(self, device: Device, eps: float, wide: Buffer, x: Buffer) -> None:
+    few = FEW
+    threads = THREADS  # that settle a row
+
+    def __init__(self, device: Device, eps: float) -> None:
         self.device = device
         self.eps = eps
-        self.wide = wide
-        self.x = x
-        self.few = 0 if device.compact else FEW
 
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
@@ -76,17 +96,49 @@ class Matmuls:
             self._tiles(tape, matrix, rows, source, result)
 
     def side_by_side(
-        self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Residual, y: Buffer, width: int
+        self,
+        tape: Tape,
+        matrices: tuple[Matrix, ...],
+        rows: int,
+        source: Input,
+        y: Buffer,
+        width: int,
+        low: Low | None = None,
+        z: Binding | None = None,
     ) -> None:
         """Several matrices on one input, their results next to each other."""
-        settled: Input = source if rows <= self.few else self.settle(tape, rows, source)
+        settled = source
+        if isinstance(source, Residual) and rows > self.few:
+            settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
-            self.linear(tape, matrix, rows, settled, Result(y, width, offset))
+            self.linear(tape, matrix, rows, settled, Result(y, width, offset, low=low, z=z, low_first=offset))
             offset += matrix.rows
+
+    def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
+        """Makes z [rows, T·R], an input as adapters see it; gives back the input that their group then takes."""
+        if rows > self.few:
+            x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+            self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales))
+            return x
+        constants: dict[str, Any] = {"THREADS": THREADS}
+        bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
+        scale = 1.0
+        if isinstance(source, Residual):
+            constants |= {"RESIDUAL": True, "NORM": source.norm, "QUADS": quads(low.a.columns)}
+            bindings |= {**source.bindings(), "x_out": source.x}
+            scale = source.scale
+        else:
+            bindings["x"] = source
+        tape.run("low_project", [low.columns, rows], bindings, (low.a.blocks, scale, self.eps), constants)
+        return source.x if isinstance(source, Residual) else source
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
         """The product of `count` rows that the GPU itself names in `picked`."""
+        if result.low is not None and result.z is not None:
+            x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
+            self.linear(tape, matrix, count, x, result)
+            return
         for part in matrix.parts:
             self._matvec(tape, matrix, part, count, source, result, picked)
 
@@ -105,30 +157,28 @@ class Matmuls:
         """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are)."""
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        plain: dict[str, Any] = {"TYPE": matrix.planes.reader}
-        constants = plain if self.device.compact else matvec_constants(self.device, matrix)
-        constants |= {"EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
+        constants = matvec_constants(self.device, matrix) | {"EXPERTS": True}
+        constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
             if weights is not None:
                 bindings["weights"] = weights
             first, count = part.first // per_expert, part.rows // per_expert
-            if self.device.compact:
-                results = per_expert // 2 if geglu else per_expert
-                where = (matrix.blocks, per_expert, rows, 0, 0, slots, first, count)
-                tape.run("direct", [-(-results // 64), rows, slots], bindings, where, constants)
-                continue
             params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
             groups = matvec_groups(per_expert, constants["LANES"])
             tape.run("matvec", [groups, rows, slots], bindings, params, constants)
 
-    def settle(self, tape: Tape, rows: int, source: Residual) -> Buffer:
-        """The input as a buffer of its own, for many rows."""
+    def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
+        """The input as a buffer of its own, for many rows, or for those that `picked` names."""
         columns = source.norms.size // 8
-        constants = {"THREADS": THREADS, "NORM": source.norm, "QUADS": quads(columns)}
+        constants = {"THREADS": self.threads, "NORM": source.norm, "QUADS": quads(columns, self.threads)}
+        bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
+        if picked is not None:
+            constants["SELECT"] = True
+            bindings["picked"] = picked
         params = (columns // 32, source.scale, self.eps)
-        tape.run("norm", [rows], {**source.bindings(), "x": self.x}, params, constants)
-        return self.x
+        tape.run("norm", [rows], bindings, params, constants)
+        return source.x
 
     def _matvec(
         self,
@@ -149,6 +199,11 @@ class Matmuls:
             scale = source.scale
         else:
             bindings["x"] = source
+        low: tuple[int, ...] = ()
+        if result.low is not None:
+            constants["LOW"] = True
+            bindings |= result.low_bindings()
+            low = result.low_params(part.first)
         if result.then:
             constants[result.then] = True
         if picked is not None:
@@ -157,22 +212,28 @@ class Matmuls:
         share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
         place = (result.stride or matrix.rows // share, result.offset + part.first // share)
         side = (result.side_stride, result.side_offset + part.first)
-        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0)
+        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *low)
         tape.run("matvec", [matvec_groups(part.rows, constants["LANES"]), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
-        product = result.then in ("GEGLU", "PLE")  # more is to be done: the bare product goes to scratch
-        y = self.wide if product else result.y
-        stride, offset = (matrix.rows, 0) if product else (result.stride or matrix.rows, result.offset)
-        constants = {"TYPE": matrix.planes.reader, "SOFTCAP": result.then == "SOFTCAP"}
+        y, stride, offset = result.y, result.stride or matrix.rows, result.offset
+        product = result.then in ("GEGLU", "PLE")  # more is to be done
+        if product:
+            assert result.bare is not None
+            y, stride, offset = result.bare, matrix.rows, 0
+        capped, low = result.then == "SOFTCAP", result.low is not None
+        constants = {"TYPE": matrix.planes.reader, "SOFTCAP": capped and not low}
+        if result.then == "SCALE":
+            constants["SCALE"] = True
         for part in matrix.parts:
             params = (matrix.blocks, part.rows, rows, stride, offset + part.first, result.cap)
-            bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
-            if self.device.compact:
-                tape.run("direct", [-(-part.rows // 64), -(-rows // 4)], bindings, params, constants)
-            else:
-                tape.run("tile", [-(-part.rows // 64), -(-rows // 32)], bindings, params, constants)
+            bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": y}
+            self._many(tape, part.rows, rows, bindings, params, constants)
+        if low:
+            grid = [-(-matrix.rows // 64), -(-rows // 4)]
+            place = (matrix.rows, rows, stride, offset, result.cap, *result.low_params())
+            tape.run("low_add", grid, {**result.low_bindings(), "y": y}, place, {"SOFTCAP": capped})
         if product:
             bindings = {**result.bindings(), "x": y}
             count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
@@ -180,15 +241,23 @@ class Matmuls:
             side = (count, result.side_stride, result.side_offset)
             tape.run("activate", [-(-count // 256), rows], bindings, side, mode)
 
+    def _many(
+        self,
+        tape: Tape,
+        n: int,
+        rows: int,
+        bindings: dict[str, Binding],
+        params: Sequence[Number],
+        constants: dict[str, Any],
+    ) -> None:
+        """The bare product of many rows with `n` rows of a matrix."""
+        tape.run("tile", [-(-n // 64), -(-rows // 32)], bindings, params, constants)
+
 
 def matvec_constants(device: Device, matrix: Matrix) -> dict[str, Any]:
     """How matvec.wgsl shares out a matrix: the lanes of a row divide its blocks where that leaves work for all, and the
     slice of x is the whole of it where workgroup memory allows."""
     blocks = matrix.blocks
-    if device.compact:
-        few = 4 if device.subgroup_size >= 4 else 8
-        shape = {"LANES": few, "SLICE": 16, "WIDE": few <= device.subgroup_size}
-        return {"TYPE": matrix.planes.reader, **shape, "THREADS": THREADS}
     fitting = [lanes for lanes in (32, 16, 8) if blocks >= 2 * lanes and (blocks % lanes == 0 or matrix.rows <= SHORT)]
     lanes = fitting[0] if fitting else 8
     large = device.limits.workgroup_memory >= 32 << 10
@@ -206,6 +275,6 @@ def matvec_groups(rows: int, lanes: int) -> int:
     return min(-(-rows * lanes // (2 * THREADS)), FULL_GRID)
 
 
-def quads(columns: int) -> int:
+def quads(columns: int, threads: int = THREADS) -> int:
     """Vectors of four that a thread keeps of a row of the residual stream (kernels/residual.wgsl)."""
-    return -(-columns // (4 * THREADS))
+    return -(-columns // (4 * threads))

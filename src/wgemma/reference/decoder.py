@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.errors import ModelError
+from wgemma.files.adapters import AdapterFile
 from wgemma.files.gguf import Gguf
 from wgemma.model.config import Config, LayerConfig, find_tensors
 from wgemma.reference.dequantize import dequantize
@@ -43,6 +44,8 @@ class Reference:
         self.config = Config.from_gguf(gguf)
         self._weights = _Weights(gguf, self.config)
         self._cache = _Cache()
+        self.adapters: Sequence[AdapterFile] = ()
+        self.scales: Mapping[str, float] = {}  # how much of each; one that is not named is off
 
     def logits(
         self,
@@ -95,7 +98,8 @@ class Reference:
             kept[f"layer {layer.index}"] = h = self._layer(layer, h, rows)
         cache.length += len(h)
         kept["output"] = h = self._norm(h, "output_norm.weight")
-        return softcap(self._linear(h, "token_embd.weight" if config.tied else "output.weight"), config.softcap)
+        logits = self._linear(h, "token_embd.weight" if config.tied else "output.weight", adapted="output.weight")
+        return softcap(logits, config.softcap)
 
     def _input(self, ids: Sequence[int], embeddings: Mapping[int, Floats]) -> tuple[list[int], Floats]:
         """The tokens, PAD where a row is soft, and the first hidden state."""
@@ -110,7 +114,10 @@ class Reference:
         for token in tokens:
             if not 0 <= token < self.config.vocab_size:
                 raise ModelError(f"token {token} is outside the vocabulary of {self.config.vocab_size}.")
-        h = root(self.config.width) * self._weights.gather("token_embd.weight", tokens)
+        found = self._weights.gather("token_embd.weight", tokens)
+        for scale, a, b in self._pairs("token_embd.weight"):
+            found += scale * (b[tokens] @ a)
+        h = root(self.config.width) * found
         for start, rows in embeddings.items():
             h[start : start + len(rows)] = rows
         return tokens, h
@@ -204,9 +211,21 @@ class Reference:
     def _norm(self, x: Floats, name: str) -> Floats:
         return self._weights.vector(name) * rms(x, self.config.eps)
 
-    def _linear(self, x: Floats, name: str, expert: int = 0) -> Floats:
-        """y[r, n] = Σ_k W[n, k] · x[r, k]."""
-        return np.concatenate([x @ slab.T for slab in self._weights.slabs(name, expert)], axis=-1)
+    def _linear(self, x: Floats, name: str, expert: int = 0, adapted: str = "") -> Floats:
+        """y[r, n] = Σ_k W[n, k] · x[r, k], and what adapters add; `adapted` is what they call the matrix."""
+        y = np.concatenate([x @ slab.T for slab in self._weights.slabs(name, expert)], axis=-1)
+        for scale, a, b in self._pairs(adapted or name, expert):
+            y += scale * (x @ a.T @ b.T)
+        return y
+
+    def _pairs(self, name: str, expert: int = 0) -> Iterator[tuple[np.float32, Floats, Floats]]:
+        """(scale, A [rank, columns], B [rows, rank]) of every adapter that is on."""
+        for adapter in self.adapters:
+            pair, scale = adapter.pairs.get(name), self.scales.get(adapter.name, 0.0)
+            if pair is not None and scale:
+                a = np.frombuffer(pair.a, np.float32).reshape(pair.experts, pair.rank, pair.columns)
+                b = np.frombuffer(pair.b, np.float32).reshape(pair.experts, pair.rows, pair.rank)
+                yield np.float32(scale * pair.scale), a[expert], b[expert]
 
 
 def rms(x: Floats, eps: float) -> Floats:

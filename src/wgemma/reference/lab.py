@@ -137,6 +137,10 @@ class Lab:
         """An output of so many words, poisoned."""
         return self._filled(POISON * (4 * (words + GUARD)))
 
+    def held(self, values: Array) -> Buffer:
+        """An output that holds something to begin with, which the kernel adds to or changes; poison behind it."""
+        return self._filled(np.ascontiguousarray(values, dtype="<f4").tobytes() + POISON * (4 * GUARD))
+
     def read(self, buffer: Buffer, kind: str = "<f4") -> Array:
         """An output and what lies behind it, as float64."""
         values = np.frombuffer(run(self.device.read(buffer)), dtype=kind)

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wgemma.gpu.device import Device
-from wgemma.reference.cases import attention, audio, matmul, stream, vision, weights
+from wgemma.reference.cases import (
+    attention,
+    audio,
+    matmul,
+    stream,
+    training,
+    training_attention,
+    training_experts,
+    vision,
+    weights,
+)
 from wgemma.reference.lab import Case
 
 
@@ -26,7 +36,8 @@ class Verdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    for family in (weights, stream, matmul, attention, audio, vision):
+    inference = (weights, stream, matmul, attention, audio, vision)
+    for family in (*inference, training, training_attention, training_experts):
         yield from family.cases()
 
 

@@ -110,6 +110,24 @@ def capped(y: Array, cap: float) -> Array:
     return softcap(wide(y), cap or None)
 
 
+def low(z: Array, b: Array, targets: NDArray[np.int64]) -> Array:
+    """low_add, and matvec with LOW: what adapters add to y, Σ_j z[r, targets[n], j] · b[j, n], of z [R, T, rank]."""
+    y: Array = np.einsum("rnj,jn->rn", wide(z)[:, targets], wide(b))
+    return y
+
+
+def low_experts(z: Array, b: Array, scales: Array, chosen: NDArray[np.int64], targets: NDArray[np.int64]) -> Array:
+    """Σ_j scales[t, j] · z[r, s, t, j] · b[chosen[r, s], j, n], t = targets[n]: z [R, S, T, rank], b [E, rank, N]."""
+    scaled = (wide(z) * wide(scales))[:, :, targets]
+    y: Array = np.einsum("rsnj,rsjn->rsn", scaled, wide(b)[chosen])
+    return y
+
+
+def low_embed(table: Array, b: Array, scales: Array, tokens: Sequence[int], scale: float) -> Array:
+    """scale · Σ_j scales[j] · table[token, j] · b[j]: [R, K]."""
+    return np.float32(scale) * ((wide(table)[list(tokens)] * wide(scales)) @ wide(b))
+
+
 def experts(w: Array, x: Array, chosen: NDArray[np.int64], weights: Array | None = None) -> Array:
     """y[r, s] = W[chosen[r, s]] · x[r], with weights: · x[r, s], times weights[r, s].  w [E, N, K] → [R, S, N]."""
     inputs = np.broadcast_to(x[:, None], (*chosen.shape, x.shape[-1])) if weights is None else x

@@ -20,16 +20,19 @@ class Segment:
     text: str
     trusted: bool
     media: Mapping[str, Any] | None = None  # the message part whose picture or sound goes here
+    own: bool = False  # in a lesson: what the model is to write itself
 
 
 class Writer:
-    """Collects segments. `where` names the message or tool being written, for the error sentences."""
+    """Collects segments. `where` names the message or tool being written, for the error sentences; `own` tells whether
+    it is the model's own."""
 
     def __init__(self) -> None:
         self.where = ""
+        self.own = False
         self._segments: list[Segment] = []
         self._run: list[str] = []
-        self._trusted = True
+        self._kind = (True, False)  # of the run: trusted, own
 
     def mark(self, markup: str) -> None:
         """Write markup of the template itself."""
@@ -58,14 +61,15 @@ class Writer:
     def _append(self, text: str, *, trusted: bool) -> None:
         if not text:
             return
-        if trusted != self._trusted:
+        if (trusted, self.own) != self._kind:
             self._close_run()
-            self._trusted = trusted
+            self._kind = (trusted, self.own)
         self._run.append(text)
 
     def _close_run(self) -> None:
         if self._run:
-            self._segments.append(Segment("".join(self._run), self._trusted))
+            trusted, own = self._kind
+            self._segments.append(Segment("".join(self._run), trusted, own=own))
             self._run = []
 
 

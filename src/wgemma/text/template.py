@@ -18,7 +18,7 @@ from wgemma.errors import TemplateError
 from wgemma.text.declaration import write_declaration
 from wgemma.text.segments import Segment, Writer, write_entries, write_value
 
-__all__ = ["Segment", "opens_in_thought", "render", "segments"]
+__all__ = ["Segment", "lesson", "opens_in_thought", "render", "segments"]
 
 _ROLES = {
     "system": "system",
@@ -75,24 +75,61 @@ def segments(
     open_reply: bool = True,
 ) -> list[Segment]:
     """The prompt in pieces. `size` is "small" for E2B and E4B, "large" for 12B, 26B and 31B."""
+    entries = _entries(_sequence(messages, "messages"))
+    out, turns = _begin(entries, tools, think=think, size=size)
+    last_user = _last_user(turns)
+    for i, entry in enumerate(turns):
+        before, after = _neighbours(turns, i)
+        _write_turn(out, entry, before, after, recent=entry.index > last_user)
+    if open_reply:
+        _open_reply(out, turns[-1] if turns else None, think=think, size=size)
+    return out.segments()
+
+
+def lesson(
+    messages: Sequence[Any],
+    *,
+    tools: Sequence[Any] | None = None,
+    size: Literal["small", "large"] = "small",
+    first: int = 0,
+) -> list[Segment]:
+    """A conversation to learn from, where the replies from messages[first] on are `own`: thoughts, calls and text, and
+    the token that ends them. Where the last reply thinks, thinking was asked for; where a large model's does not, it
+    begins as an answer without thinking does: with an empty thought."""
+    entries = _entries(_sequence(messages, "messages"))
+    last_user = _last_user(entries)
+    think = any(entry.index > last_user and _thought(entry) for entry in entries)
+    out, turns = _begin(entries, tools, think=think, size=size)
+    for i, entry in enumerate(turns):
+        before, after = _neighbours(turns, i)
+        hushed = size == "large" and not think and after is None and not entry.results
+        own = entry.role == "model" and entry.index >= first
+        _write_turn(out, entry, before, after, recent=entry.index > last_user, own=own, hushed=hushed)
+    return out.segments()
+
+
+def _begin(
+    entries: list[_Entry], tools: Sequence[Any] | None, *, think: bool, size: str
+) -> tuple[Writer, list[_Entry]]:
+    """The prompt as far as its system turn, and the turns that follow."""
     if size not in ("small", "large"):
         raise TemplateError(f'There is no template size {size!r}. Write "small" (E2B, E4B) or "large" (12B and up).')
     out = Writer()
-    entries = _entries(_sequence(messages, "messages"))
     declared = [] if tools is None else _sequence(tools, "tools")
     out.mark("<bos>")
     system = entries[0] if entries and entries[0].role in ("system", "developer") else None
     if system or declared or think:
         _write_system(out, system, declared, think=think)
-    turns = entries[1:] if system else entries
-    last_user = max((entry.index for entry in turns if entry.role == "user"), default=-1)
-    for i, entry in enumerate(turns):
-        before = turns[i - 1].role if i else None
-        after = turns[i + 1].role if i + 1 < len(turns) else None
-        _write_turn(out, entry, before, after, recent=entry.index > last_user)
-    if open_reply:
-        _open_reply(out, turns[-1] if turns else None, think=think, size=size)
-    return out.segments()
+    return out, entries[1:] if system else entries
+
+
+def _last_user(turns: list[_Entry]) -> int:
+    return max((entry.index for entry in turns if entry.role == "user"), default=-1)
+
+
+def _neighbours(turns: list[_Entry], i: int) -> tuple[str | None, str | None]:
+    """The roles before and after a turn."""
+    return turns[i - 1].role if i else None, turns[i + 1].role if i + 1 < len(turns) else None
 
 
 def opens_in_thought(pieces: Sequence[Segment]) -> bool:
@@ -158,22 +195,41 @@ def _system_part(out: Writer, part: Any) -> str:
     return _text(out, part.get("text")).strip()
 
 
-def _write_turn(out: Writer, entry: _Entry, before: str | None, after: str | None, *, recent: bool) -> None:
-    """One message with its calls and results. `recent`: no user message follows, so its thinking still counts."""
+def _write_turn(
+    out: Writer,
+    entry: _Entry,
+    before: str | None,
+    after: str | None,
+    *,
+    recent: bool,
+    own: bool = False,
+    hushed: bool = False,
+) -> None:
+    """One message with its calls and results. `recent`: no user message follows, so its thinking still counts;
+    `hushed`: the model's turn opens with an empty thought."""
     out.where = f"messages[{entry.index}]"
     if not (entry.role == "model" and before == "model"):
         out.mark(f"<|turn>{entry.role}\n")
-    if entry.role == "model" and recent:
-        _write_thought(out, entry.message)
+        if entry.role == "model" and hushed:
+            out.mark(_OPEN_THOUGHT + _CLOSE_THOUGHT)
+    out.own = own
+    if recent:
+        _write_thought(out, entry)
     names = _write_calls(out, entry.calls) if entry.calls else {}
     for position, result in enumerate(entry.results):
+        out.mark("<|tool_response>")  # the first one ends what the model says
+        out.own = False
         _write_result(out, result, names, position)
     out.where = f"messages[{entry.index}]"
+    out.own = own
     spoke = _write_content(out, entry)
     if entry.calls and not entry.results:
         out.mark("<|tool_response>")
     elif not (entry.role == "model" and after == "model") and (spoke or after or not entry.results):
-        out.mark("<turn|>\n")
+        out.mark("<turn|>")
+        out.own = False
+        out.mark("\n")
+    out.own = False
 
 
 def _open_reply(out: Writer, last: _Entry | None, *, think: bool, size: str) -> None:
@@ -185,14 +241,19 @@ def _open_reply(out: Writer, last: _Entry | None, *, think: bool, size: str) -> 
         out.mark(_OPEN_THOUGHT)
 
 
-def _write_thought(out: Writer, message: dict[str, Any]) -> None:
-    for key in ("thinking", "reasoning", "reasoning_content"):
-        text = message.get(key)
-        if text:
-            out.mark(_OPEN_THOUGHT)
-            out.write(_text(out, text, key))
-            out.mark("\n" + _CLOSE_THOUGHT)
-            return
+def _thought(entry: _Entry) -> tuple[str, Any] | None:
+    """The thinking of a message of the model's, and the key it stands under."""
+    keys = ("thinking", "reasoning", "reasoning_content") if entry.role == "model" else ()
+    return next(((key, entry.message[key]) for key in keys if entry.message.get(key)), None)
+
+
+def _write_thought(out: Writer, entry: _Entry) -> None:
+    found = _thought(entry)
+    if found:
+        key, text = found
+        out.mark(_OPEN_THOUGHT)
+        out.write(_text(out, text, key))
+        out.mark("\n" + _CLOSE_THOUGHT)
 
 
 def _write_calls(out: Writer, calls: Any) -> dict[str | int, str]:
@@ -231,7 +292,7 @@ def _arguments(out: Writer, arguments: Any) -> dict[str, Any]:
 
 def _write_result(out: Writer, result: _Entry, names: dict[str | int, str], position: int) -> None:
     out.where = f"messages[{result.index}]"
-    out.mark("<|tool_response>response:")
+    out.mark("response:")
     out.write(_result_name(out, result.message, names, position))
     out.mark("{")
     content = result.message.get("content")

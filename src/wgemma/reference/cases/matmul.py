@@ -1,4 +1,5 @@
-"""Cases of the matmuls: matvec with all it does before and after the product, with experts too, tile, and direct."""
+"""Cases of the matmuls: matvec with all it does before and after the product, with experts too, tile and direct, and
+what adapters add to them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
-from wgemma.reference.twins import Array
+from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4
@@ -24,6 +25,7 @@ def cases() -> Iterator[Case]:
     yield from _expert_cases()
     yield from _tile_cases()
     yield from _direct_cases()
+    yield from _low_cases()
 
 
 def _matvec_cases() -> Iterator[Case]:
@@ -56,6 +58,11 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q5_0", 8, 64, 1056, {"mode": "SOFTCAP", "source": "norm", "most": 31, "lanes": 32}),
         (False, "Q6_K", 1, 7, 256, {"mode": "SOFTCAP", "source": "norm", "select": True, "cap": 0.0}),
         (False, "Q8_0", 3, 2, 96, {"mode": "GEGLU", "source": "norm"}),
+        (True, "Q4_0", 2, 130, 288, {"low": "apart"}),
+        (True, "Q8_0", 3, 34, 96, {"low": "alternate", "mode": "GEGLU"}),
+        (False, "Q4_K", 8, 130, 768, {"low": "alternate", "mode": "GEGLU", "most": 22, "lanes": 16}),
+        (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
+        (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
     ]
     for quick, kind, rows, n, columns, options in table:
         yield case(_matvec, quick, kind=kind, rows=rows, n=n, columns=columns, **{"lanes": 8, **options})
@@ -90,8 +97,10 @@ def _matvec(
     most: int = 0,
     extreme: str = "",
     cap: float = 3.0,
+    low: str = "",
 ) -> Outcome:
-    """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order."""
+    """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
+    how the targets of an adapter lie, if there is one."""
     matrix, w = lab.weights(kind, n, columns, most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
@@ -109,6 +118,9 @@ def _matvec(
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, lanes) | {"SELECT": select}
     constants |= {"RESIDUAL": bool(source), "NORM": source == "norm"} | ({mode: True} if mode else {})
+    adapter = _Adapter(lab, len(picked), n, low)
+    constants["LOW"] = bool(low)
+    bindings |= adapter.bindings
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
         params = (
@@ -124,13 +136,38 @@ def _matvec(
             1,
             0,
             0,
+            *adapter.params(part.first),
         )
         grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
-    result = twins.linear(w, x[picked])
+    result = twins.linear(w, x[picked]) + adapter.adds
     expected = untouched(len(picked), stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
     return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), F32)
+
+
+class _Adapter:
+    """What an adapter of random numbers adds to n results of each row: those from FIRST on of a group. Its targets lie
+    one behind the other ("apart") or by turns ("alternate"); without either it is none."""
+
+    FIRST, RANK = 4, 5
+
+    def __init__(self, lab: Lab, rows: int, n: int, how: str) -> None:
+        self.how, count, width = how, 2 if how == "alternate" else 3, n + 9
+        self.edges = (self.FIRST + n // 3, self.FIRST + n // 2)
+        z, b = lab.normal(rows, count, self.RANK), lab.normal(self.RANK, width)
+        self.bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b)}
+        self.shape = (self.RANK, count * self.RANK, width)
+        at = self.FIRST + np.arange(n)
+        apart = (at >= self.edges[0]).astype(np.int64) + (at >= self.edges[1])
+        self.adds: Array = np.zeros((rows, n))
+        if how:
+            self.adds = twins.low(z, b[:, at], at % 2 if how == "alternate" else apart)
+
+    def params(self, first: int = 0) -> tuple[int, ...]:
+        if not self.how:
+            return ()
+        return (*self.shape, self.FIRST + first, *self.edges, int(self.how == "alternate"))
 
 
 def _finished(y: Array, mode: str, side: Array, cap: float) -> Array:
@@ -197,6 +234,7 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_tile, cap > 0, kind="Q8_0", rows=33, n=65, columns=96, cap=cap)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_tile, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, cap=3.0)
+    yield case(_tile, True, kind="F32", rows=33, n=70, columns=96, scaled=True)
 
 
 def _tile(
@@ -209,17 +247,20 @@ def _tile(
     cap: float | None = None,
     extreme: str = "",
     by: str = "tile",
+    scaled: bool = False,
 ) -> Outcome:
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
-    given, y = lab.put(x), lab.out(rows * stride)
-    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None}
+    given, y, side = lab.put(x), lab.out(rows * stride), lab.normal(n)
+    scales = lab.put(side)
+    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
-        bindings = {**part.bindings(), "x": given, "y": y}
+        bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
         lab.run(by, [-(-part.rows // 64), -(-rows // TALL[by])], bindings, params, constants)
     expected = untouched(rows, stride)
-    expected[:, OFFSET : OFFSET + n] = twins.capped(twins.linear(w, x), cap or 0.0)
+    result = twins.linear(w, x) * twins.wide(side) if scaled else twins.linear(w, x)
+    expected[:, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 
@@ -234,6 +275,85 @@ def _direct_cases() -> Iterator[Case]:
         options = {"weighted": True, "by": "direct"}
         yield case(_experts, kind == "Q8_0", "direct", kind=kind, rows=7, n=70, columns=narrow, **options)
     yield case(_tile, True, "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, by="direct")
+    yield case(_tile, True, "direct", kind="F32", rows=5, n=70, columns=96, scaled=True, by="direct")
     for extreme in ("zeros", "huge", "nan"):
         options = {"extreme": extreme, "by": "direct"}
         yield case(_tile, extreme == "nan", "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, **options)
+
+
+def _low_cases() -> Iterator[Case]:
+    for low in ("apart", "alternate"):
+        for rows, n in ((1, 7), (4, 64), (6, 130), (33, 65)):
+            yield case(_low_add, rows == 6, rows=rows, n=n, low=low)
+    yield case(_low_add, True, rows=5, n=70, low="apart", cap=3.0)
+    yield case(_low_add, False, rows=5, n=70, low="apart", cap=3.0, extreme="nan")
+    for source, columns in (("", 2112), ("", 96), ("norm", 2112), ("sum", 288)):
+        yield case(_low_project, columns != 96, rows=3, n=7, columns=columns, source=source)
+    for n, count in ((70, 2), (33, 1)):
+        yield case(_low_experts, True, rows=3, n=n, count=count)
+    yield case(_low_embed, True, columns=96)
+    yield case(_low_embed, False, columns=32)
+
+
+def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, extreme: str = "") -> Outcome:
+    stride, adapter = n + 5, _Adapter(lab, rows, n, low)
+    before = lab.activations(rows, n, extreme=extreme)
+    y, expected = untouched(rows, stride), untouched(rows, stride)
+    y[:, OFFSET : OFFSET + n] = before
+    room = lab.out(rows * stride)
+    lab.device.write(room, 0, y.astype("<f4").tobytes())
+    params = (n, rows, stride, OFFSET, cap or 0.0, *adapter.params())
+    grid = [-(-n // 64), -(-rows // 4)]
+    lab.run("low_add", grid, {**adapter.bindings, "y": room}, params, {"SOFTCAP": cap is not None})
+    expected[:, OFFSET : OFFSET + n] = twins.capped(twins.wide(before) + adapter.adds, cap or 0.0)
+    return Outcome((lab.read(room),), (framed(expected),), F32)
+
+
+def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str) -> Outcome:
+    """`source` as in matvec's cases."""
+    a, scales, x, scale = lab.normal(n, columns), lab.normal(n), lab.normal(rows, columns), 0.7
+    v = kept = untouched(rows, columns)
+    h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n)
+    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "h_out": h_out, "x_out": x_out}
+    if source:
+        o, norms = lab.normal(rows, columns), lab.norms(2, columns)
+        bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms)}
+        v, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
+        kept = x
+    else:
+        bindings["x"] = lab.put(x)
+    constants = {"THREADS": THREADS, "RESIDUAL": bool(source), "NORM": source == "norm", "QUADS": quads(columns)}
+    lab.run("low_project", [n, rows], bindings, (columns // 32, scale, EPS), constants)
+    expected = twins.linear(a, x) * twins.wide(scales)
+    written = (lab.read(z), lab.read(h_out), lab.read(x_out))
+    return Outcome(written, (framed(expected), framed(v), framed(kept)), F32)
+
+
+def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:
+    """Five experts, three slots a row; `count` targets, by turns."""
+    experts, slots, rank = 5, 3, 4
+    chosen = np.stack([lab.rng.permutation(experts)[:slots] for _ in range(rows)])
+    z, b, scales = lab.normal(rows, slots, count, rank), lab.normal(experts, rank, n), lab.normal(count, rank)
+    before, room = lab.normal(rows, slots, n), lab.out(rows * slots * n)
+    lab.device.write(room, 0, before.astype("<f4").tobytes())
+    bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b), "scales": lab.put(scales), "y": room}
+    bindings["chosen"] = lab.put(chosen, "<u4")
+    params = (n, slots, rank, count * rank, int(count > 1))
+    lab.run("low_experts", [-(-n // 64), rows, slots], bindings, params)
+    expected = before + twins.low_experts(z, b, scales, chosen, np.arange(n) % count)
+    return Outcome((lab.read(room),), (framed(expected),), F32)
+
+
+def _low_embed(lab: Lab, columns: int) -> Outcome:
+    """Rows of tokens, and a soft one that must be left alone."""
+    rank, vocab, tokens, soft = 5, 9, [3, 8, 0, 3], 1 << 30
+    table, b, scales = lab.normal(vocab, rank), lab.normal(rank, columns), lab.normal(rank)
+    before, room = lab.normal(len(tokens) + 1, columns), lab.out((len(tokens) + 1) * columns)
+    lab.device.write(room, 0, before.astype("<f4").tobytes())
+    rows = lab.put_rows([Row(1, 0, token) for token in (*tokens, soft)])
+    bindings: dict[str, Binding] = {"table": lab.put(table), "b": lab.put(b), "scales": lab.put(scales)}
+    grid = [-(-columns // 64), len(tokens) + 1]
+    lab.run("low_embed", grid, {**bindings, "rows": rows, "y": room}, (columns, rank, 3.0))
+    expected = twins.wide(before)
+    expected[: len(tokens)] += twins.low_embed(table, b, scales, tokens, 3.0)
+    return Outcome((lab.read(room),), (framed(expected),), F32)

@@ -1,0 +1,103 @@
+"""How fast an adapter is trained, and in how much memory: `python bench/training.py [MODEL] [--seq 512 --batch 4 …]`.
+
+One step is a batch of sequences of random tokens, all of them learnt: forward, backward, clipping and AdamW. The first
+step is left out, because it compiles kernels. With --profile every kernel is also run by itself, over and over, to see
+where a step's time goes; --json FILE keeps the figures.
+"""
+
+import argparse
+import json
+import random
+import time
+from array import array
+from collections import Counter
+from pathlib import Path
+
+from wgemma.api import open_device
+from wgemma.engine.engine import Engine, Options
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import locate
+from wgemma.gpu.tape import Dispatch
+from wgemma.sync import run
+from wgemma.train.batches import Pack
+from wgemma.train.data import Example
+from wgemma.train.learner import Learner, open_learner
+from wgemma.train.settings import Settings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", help="an Ollama name or a .gguf file (default: the embedded model)")
+    parser.add_argument("--seq", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--plain", action="store_true", help="keep everything instead of computing layers again")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    settings = Settings(
+        rank=options.rank, seq=options.seq, batch=options.batch, checkpointing=not options.plain, warmup=0
+    )
+    with Gguf.open(locate(options.model).model) as gguf:
+        engine = run(Engine.load(open_device(), gguf, Options(context=max(options.seq, 512))))
+        learner = run(open_learner(engine, settings))
+        figures = measure(learner, options.steps)
+        for name, value in figures.items():
+            print(f"{name:28} {value}")
+        if options.profile:
+            figures["kernels"] = profile(learner)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def measure(learner: Learner, steps: int) -> dict[str, object]:
+    settings, dice = learner.settings, random.Random(7)
+    vocabulary = learner.weights.config.vocab_size
+    ids = [array("i", [dice.randrange(vocabulary) for _ in range(settings.seq)]) for _ in range(settings.batch)]
+    packs = [Pack((Example(sequence, sequence),)) for sequence in ids]
+    targets = settings.batch * (settings.seq - 1)
+    times, losses = [], []
+    for step in range(steps + 1):
+        begin = time.perf_counter()
+        losses.append(run(learner.accumulate(packs, targets, step)) / targets)
+        run(learner.update(settings.rate, step))
+        run(learner.device.wait())
+        times.append(time.perf_counter() - begin)
+    best = min(times[1:])
+    return {
+        "adapter": learner.device.info.name,
+        "sequences": f"{settings.batch} × {settings.seq}",
+        "rows of a pass": learner.rows,
+        "first step, s": round(times[0], 3),
+        "step, s": round(best, 4),
+        "tokens per second": round(settings.batch * settings.seq / best, 1),
+        "weights, GB": round(sum(buffer.size for buffer in learner.weights.buffers) / 1e9, 3),
+        "beside them, GB": round(learner.nbytes / 1e9, 3),
+        "loss, first and last": f"{losses[0]:.4f} {losses[-1]:.4f}",
+    }
+
+
+def profile(learner: Learner, times: int = 3) -> list[dict[str, object]]:
+    """Each kernel's seconds in a pass, every dispatch run alone; and how many there are."""
+    seconds, counts, device = Counter[str](), Counter[str](), learner.device
+    for tape in learner.tapes:
+        for command in tape.placed():
+            if not isinstance(command, Dispatch):
+                continue
+            program = device.program([command] * times, "profile")
+            program.replay()
+            run(device.wait())
+            begin = time.perf_counter()
+            program.replay()
+            run(device.wait())
+            seconds[command.kernel.name] += (time.perf_counter() - begin) / times
+            counts[command.kernel.name] += 1
+    table = [{"kernel": name, "count": counts[name], "ms": round(1e3 * s, 3)} for name, s in seconds.most_common()]
+    for row in table:
+        print(f"{row['kernel']:28} {row['count']:6} {row['ms']:10} ms")
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What an adapter costs while decoding, for `wgemma bench --adapter`: a random one on seven targets against none."""
+
+import random
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from wgemma.engine.adapting import Adapters
+from wgemma.engine.session import Session
+from wgemma.files.adapters import AdapterFile, Pair
+from wgemma.model.config import find_tensors
+from wgemma.sync import run
+
+TARGETS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+NAME = "random"
+_DICE = 4093  # numbers that are drawn; an adapter repeats them
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """Decoding with an adapter and without, by turns."""
+
+    rank: int
+    depth: int
+    tokens_per_s: float
+    bare_tokens_per_s: float
+    cost: float  # the share of a token's time that came on top
+    dispatches: int
+    bytes: int
+
+
+def adapted(session: Session, rank: int, depth: int, tokens: int, repeat: int, decode: Callable[[], float]) -> Adapted:
+    """`decode` gives the seconds of `tokens` tokens at `depth`, with whatever adapter the session has."""
+    engine = session.engine
+    before, bare = engine.adapters, session.adapter
+    run(engine.adapt(before.having(random_adapter(session, rank), NAME, 1.0)))
+    try:
+        setting = engine.adapters.choose(NAME)
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(repeat + 1):
+            for on in times:
+                session.use(setting if on else Adapters().choose(None))
+                times[on].append(decode())
+        without, with_it = (median(times[on][1:]) for on in (False, True))
+        session.use(setting)
+        decode()
+        dispatches = session.decoding(depth + tokens)[0].dispatches
+        size = engine.lows.nbytes if engine.lows else 0
+    finally:
+        session.use(bare)
+        run(engine.adapt(before))
+    return Adapted(rank, depth, tokens / with_it, tokens / without, with_it / without - 1, dispatches, size)
+
+
+def random_adapter(session: Session, rank: int) -> AdapterFile:
+    """One of small numbers on every matrix that is usually adapted."""
+    engine, dice = session.engine, random.Random(0)
+    some = array("f", (dice.gauss(0, 0.01) for _ in range(_DICE)))
+
+    def numbers(count: int) -> "array[float]":
+        return (some * -(-count // _DICE))[:count]
+
+    pairs = {}
+    for name, tensor in find_tensors(engine.config, engine.gguf.tensors).items():
+        if name.startswith("blk.") and name.split(".")[2] in TARGETS and len(tensor.shape) == 2:
+            columns, rows = tensor.shape
+            pairs[name] = Pair(rank, columns, rows, numbers(rank * columns), numbers(rows * rank), 1.0)
+    return AdapterFile(NAME, pairs, float(rank))

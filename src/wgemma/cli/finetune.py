@@ -1,0 +1,279 @@
+"""`wgemma finetune MODEL data.jsonl -o out/`: trains a LoRA adapter on the model as it is, and writes it for wgemma,
+PEFT and llama.cpp. Ctrl-C finishes the step, leaves a checkpoint and says how to go on.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from wgemma.api import prompt_style
+from wgemma.cli.chat_answer import Stop
+from wgemma.cli.chat_model import Opened, open_model
+from wgemma.cli.output import clean, human_bytes, human_count
+from wgemma.cli.run import allow_options_anywhere
+from wgemma.embedded import NAME
+from wgemma.engine.backend import GpuBackend
+from wgemma.errors import DeviceError, ModelError
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import locate
+from wgemma.model.config import Config
+from wgemma.sync import run
+from wgemma.text.tokenizer import Tokenizer
+from wgemma.train.data import SHOWN, Data
+from wgemma.train.finetune import Result, Task, prepare_task
+from wgemma.train.learner import capacities, estimate
+from wgemma.train.settings import SCHEDULES, Settings
+from wgemma.train.trainer import Progress
+
+LINES = 20  # progress told where nobody watches
+
+Hear = Callable[[Progress], None]
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("finetune", help="train a LoRA adapter on examples of your own")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("data", metavar="DATA", help="a .jsonl file: messages, prompt and completion, or Alpaca's keys")
+    verb.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where to write; default: DATA's name, -lora")
+    verb.add_argument("--resume", action="store_true", help="go on from the last checkpoint in FOLDER")
+    verb.add_argument("--skip-bad", action="store_true", help="leave bad lines out instead of stopping")
+    verb.add_argument("--json", action="store_true", help="one JSON object per line")
+    default = Settings()
+
+    def setting(group: "argparse._ArgumentGroup", flag: str, name: str, kind: Any, told: str, letter: str) -> None:
+        value = getattr(default, name)
+        shown = ",".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
+        told = told if value is None else f"{told}; default: {shown}"
+        group.add_argument(flag, dest=name, metavar=letter, type=kind, help=told)
+
+    what = verb.add_argument_group("the adapter")
+    setting(what, "--rank", "rank", int, "numbers between A and B", "N")
+    setting(what, "--alpha", "alpha", float, "the adapter counts alpha / rank", "X")
+    setting(what, "--targets", "targets", str, "what it changes; also ple_gate, ple_projection, and all", "NAMES")
+    how = verb.add_argument_group("how it learns")
+    setting(how, "--lr", "rate", float, "the learning rate", "X")
+    setting(how, "--epochs", "epochs", int, "how often to go through the data", "N")
+    setting(how, "--steps", "steps", int, "how many steps, instead of epochs", "N")
+    setting(how, "--batch", "batch", int, "sequences of a step", "N")
+    setting(how, "--seq", "seq", int, "tokens of a sequence", "N")
+    setting(how, "--warmup", "warmup", float, "steps, or a share below 1, until the rate is reached", "X")
+    how.add_argument("--schedule", choices=SCHEDULES, help="how the rate falls; default: cosine")
+    setting(how, "--seed", "seed", int, "the same seed learns the same", "N")
+    setting(how, "--dropout", "dropout", float, "share of its inputs the adapter does not see", "X")
+    setting(how, "--weight-decay", "weight_decay", float, "pulls the adapter towards nothing", "X")
+    setting(how, "--clip", "clip", float, "the largest norm of the gradients; 0: any", "X")
+    setting(how, "--validation", "validation", _share_or_file, "a share of the examples, or a file of others", "X")
+    setting(how, "--save-every", "save_every", int, "steps between checkpoints and validations", "N")
+    how.add_argument("--no-packing", dest="packing", action="store_const", const=False, help="one example a sequence")
+    load = verb.add_argument_group("how the model is loaded")
+    load.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where the per-layer table lies")
+    load.add_argument("--device", metavar="NAME", help="the adapter to use")
+    allow_options_anywhere(verb)
+    verb.set_defaults(do=finetune)
+
+
+def _share_or_file(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def finetune(options: argparse.Namespace) -> int:
+    given = {name: getattr(options, name) for name in Settings.__dataclass_fields__ if hasattr(options, name)}
+    given = {name: value for name, value in given.items() if value is not None}
+    Settings.of(given)  # a wrong one is told before anything is read
+    target = options.model if options.model is not None else NAME
+    out = options.output if options.output is not None else Path(f"{Path(options.data).stem}-lora")
+    teller = _Json() if options.json else _Plain()
+    task = _prepared(target, out, given, options)
+    teller.data(task)
+    options.context, options.kv = task.settings.seq, "f16"
+    opened = open_model(target, options, quiet=options.json)
+    try:
+        result = _trained(opened, task, teller)
+    finally:
+        opened.close()
+    again = ["wgemma", "finetune", *([target] if options.model is not None else []), options.data, "-o", str(out)]
+    teller.end(result, task, target, shlex.join([*again, "--resume"]))
+    return 130 if result.stopped else 0
+
+
+def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.Namespace) -> Task:
+    """The data and its order, from the model's header alone: mistakes are told before gigabytes are loaded."""
+    files = locate(target)
+    if files.adapters:
+        base = files.stored.parent if files.stored and files.stored.parent else "the model below it"
+        raise ModelError(f"{files.name} comes with an adapter of its own; train one for {base} instead.")
+    with Gguf.open(files.model) as gguf:
+        context = Config.from_gguf(gguf).context_length
+        tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)
+    more = {"context": context, "system": files.system, "resume": options.resume, "skip_bad": options.skip_bad}
+    return run(prepare_task(options.data, out, given, tokenizer, style, **more))
+
+
+def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> Result:
+    backend = opened.model.backend
+    if not isinstance(backend, GpuBackend):
+        raise DeviceError("training needs a GPU; `wgemma doctor` shows what there is.")
+    rows = capacities(backend.engine, task.settings)
+    teller.start(task, estimate(backend.engine, task.settings, rows[0]).nbytes if rows else None)
+    with Stop() as stop, teller.progress(task) as hear:
+        stop.hint = b"\n(finishing this step, then saving; Ctrl-C again stops at once)\n"
+        return opened.model.finetune(task, out=task.out, progress=hear, cancel=_Asked(stop))
+
+
+class _Asked:
+    """Ctrl-C as the trainer looks for it."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        return self._stop.asked
+
+
+# -- for people
+
+
+class _Plain:
+    """Tells on standard error how it goes, and on standard output what came of it."""
+
+    def data(self, task: Task) -> None:
+        data, held = task.data, sum(map(len, task.held))
+        facts = [f"{len(task.examples)} examples"] + ([f"{held} more to validate with"] if held else [])
+        facts.append(f"{human_count(data.tokens)} tokens, of which {human_count(data.targets)} are learnt")
+        _tell(f"{Path(data.name).name}: {', '.join(facts)}")
+        for source in task.sources:
+            where = Path(source.name).name
+            if source.truncated:
+                _tell(
+                    f"{where}: {source.truncated} longer than {task.settings.seq} tokens, and cut (--seq allows more)"
+                )
+            if source.bad:
+                _tell(f"{where}: {len(source.bad)} left out as bad, in lines {_bad_lines(source)}")
+
+    def start(self, task: Task, memory: int | None) -> None:
+        s, begun = task.settings, task.checkpoint.step if task.checkpoint else 0
+        from_ = f", from step {begun} on" if begun else ""
+        room = f", {human_bytes(memory)} beside the model" if memory is not None else ""
+        shape = f"rank {s.rank} on {','.join(s.targets)}"
+        _tell(f"{task.steps} steps of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
+
+    @contextmanager
+    def progress(self, task: Task) -> Iterator[Hear]:
+        if sys.stderr.isatty():
+            with _bar(task) as hear:
+                yield hear
+        else:
+            every = max(1, task.steps // LINES)
+
+            def hear(made: Progress) -> None:
+                if made.step % every == 0 or made.step == made.steps or made.validation is not None:
+                    _tell(f"step {made.step}/{made.steps}: {', '.join(_figures(made).values())}")
+
+            yield hear
+
+    def end(self, result: Result, task: Task, target: str, again: str) -> None:
+        if result.stopped:
+            _tell(f"Stopped after step {result.steps} of {task.steps}; all of it is saved. Go on with:\n  {again}")
+            return
+        change = f"loss {result.losses[0]:.4f} → {result.losses[-1]:.4f}"
+        held = f", validation {result.validation[-1][1]:.4f}" if result.validation else ""
+        print(f"{result.out} holds the adapter: {change}{held} in {result.steps} steps. Try it:")
+        print(f"  {shlex.join(['wgemma', 'run', target, '--adapter', str(result.out)])}")
+
+
+def _tell(text: str) -> None:
+    print(clean(text), file=sys.stderr, flush=True)
+
+
+def _bad_lines(data: Data) -> str:
+    numbers = ", ".join(str(bad.line) for bad in data.bad[:SHOWN])
+    return numbers + (", …" if len(data.bad) > SHOWN else "")
+
+
+def _figures(made: Progress) -> dict[str, str]:
+    figures = {"loss": f"loss {made.loss:.4f}"}
+    if made.validation is not None:
+        figures["validation"] = f"validation {made.validation:.4f}"
+    figures["rate"] = f"{made.tokens_per_second:.0f} tokens/s"
+    figures["memory"] = human_bytes(made.memory)
+    figures["left"] = f"{_clock(made.seconds_left)} left"
+    return figures
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@contextmanager
+def _bar(task: Task) -> Iterator[Hear]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("training"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[told]}"))
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        begun = task.checkpoint.step if task.checkpoint else 0
+        shown = bars.add_task("training", total=task.steps, completed=begun, told="")
+        held = ""
+
+        def hear(made: Progress) -> None:
+            nonlocal held
+            figures = _figures(made)
+            held = figures.pop("validation", held)
+            told = " · ".join([figures.pop("loss"), *([held] if held else []), *figures.values()])
+            bars.update(shown, completed=made.step, told=told)
+
+        yield hear
+
+
+# -- for machines
+
+
+class _Json:
+    """An object per line on standard output: start, a step each, end or stopped."""
+
+    def data(self, task: Task) -> None:
+        """All is told by `start`."""
+
+    def start(self, task: Task, memory: int | None) -> None:
+        data = task.data
+        self._print(
+            "start",
+            examples=len(task.examples),
+            held_out=sum(map(len, task.held)),
+            tokens=data.tokens,
+            targets=data.targets,
+            truncated=sum(source.truncated for source in task.sources),
+            bad=[{"file": source.name, **asdict(bad)} for source in task.sources for bad in source.bad],
+            steps=task.steps,
+            done=task.checkpoint.step if task.checkpoint else 0,
+            memory=memory,
+            settings=task.settings.record(),
+        )
+
+    @contextmanager
+    def progress(self, task: Task) -> Iterator[Hear]:
+        yield lambda made: self._print("step", **asdict(made))
+
+    def end(self, result: Result, task: Task, target: str, again: str) -> None:
+        adapter = None if result.adapter is None else str(result.adapter)
+        told = {"steps": result.steps, "losses": result.losses, "validation": result.validation, "adapter": adapter}
+        if result.stopped:
+            told["resume"] = again
+        self._print("stopped" if result.stopped else "end", **told)
+
+    def _print(self, event: str, **facts: Any) -> None:
+        finite = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}
+        print(json.dumps({"event": event, **finite}), flush=True)

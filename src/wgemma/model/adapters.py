@@ -1,0 +1,375 @@
+"""Adapters on the GPU: all that are loaded, as one product of low rank beside each group of matrices on one input.
+
+    z[r, t·R + j] = scales[t·R + j] · Σ_k a[t·R + j, k] · x[r, k]
+    y[r, n]      += Σ_j z[r, t(n)·R + j] · b[j, n]
+
+    a [T·R, K], b [R, N], scales [T·R]; t(n) is the target that result n belongs to: n % 2 where the rows of gate and
+    up alternate, else how many of the two edges lie at or before n.
+
+Adapters are set side by side along R, so switching one off is a scale of 0; what an adapter lacks is zeros. Experts
+have such a product each: a [E·T·R, K], b [E, R, N]. The embedding has one that begins with a token (`Table`).
+"""
+
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from wgemma.errors import AdapterError
+from wgemma.files.adapter_names import EMBEDDING, OUTPUT
+from wgemma.files.adapter_pairs import AdapterFile, Pair
+from wgemma.gpu.device import Binding, Buffer, Device, Span
+from wgemma.model.config import Config
+from wgemma.model.text import Experts, Layer, TextWeights
+from wgemma.model.weights import Matrix, Part
+
+NEVER = 0xFFFFFFFF  # an edge that no result reaches
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Matrices that share their input: their tensors, how many results each has, and whether these alternate. Where one
+    tensor holds gate and up, its own halves do."""
+
+    name: str
+    tensors: tuple[str, ...]
+    columns: int
+    widths: tuple[int, ...]
+    interleaved: bool = False
+    experts: int = 1
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        first, second = (*self.widths[:-1], NEVER, NEVER)[:2]
+        if self.interleaved:
+            return NEVER, NEVER
+        return first, first + second if len(self.widths) > 2 else NEVER
+
+    @property
+    def alternate(self) -> bool:
+        """Whether targets do, so that a result's parity tells its target."""
+        return self.interleaved and len(self.tensors) == 2
+
+    def place(self, target: int) -> tuple[int, int]:
+        """Where the results of a target lie: the first, and how far apart they are."""
+        return (target, 2) if self.interleaved else (sum(self.widths[:target]), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one tensor's pair lies in a `Low`: rows [row, row + R) of a, and columns first, first + step, … of b."""
+
+    tensor: str
+    row: int
+    first: int
+    step: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Low:
+    """What is added to the results of one group."""
+
+    rank: int
+    targets: int
+    width: int  # N
+    a: Matrix  # F32 [T·R, K]
+    b: Binding  # [R, N]
+    scales: Binding  # [T·R]
+    edges: tuple[int, int]
+    interleaved: bool
+    places: tuple[Place, ...]
+    experts: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Of z."""
+        return self.targets * self.rank
+
+
+@dataclass(slots=True)
+class Lows:
+    """The `Low` of every layer's groups, where there is one. `entries` say whose scale stands where in `scales`."""
+
+    layers: tuple[dict[str, Low], ...]
+    entries: list["Entry"]
+    scales: Buffer | None
+    buffers: list[Buffer]
+    embedding: "Table | None" = None
+    head: Low | None = None
+    slots: int = 1  # experts that a row goes to
+
+    def of(self, layer: int, group: str) -> Low | None:
+        return self.layers[layer].get(group)
+
+    @property
+    def columns(self) -> int:
+        """Of the widest z."""
+        lows = [*(low for layer in self.layers for low in layer.values()), *([self.head] if self.head else [])]
+        return max((low.columns * (self.slots if low.experts > 1 else 1) for low in lows), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.size for buffer in self.buffers)
+
+    def set_scales(self, device: Device, scales: Mapping[str, float]) -> None:
+        """Weighs the adapters anew; one that is not named is off. Recordings stay good."""
+        if self.scales is None:
+            return
+        values = array("f", bytes(self.scales.size))
+        for entry in self.entries:
+            value = entry.scale * scales.get(entry.adapter, 0.0)
+            values[entry.first : entry.first + entry.count] = array("f", [value]) * entry.count
+        device.write(self.scales, 0, values.tobytes())
+
+    def free(self, device: Device) -> None:
+        for buffer in self.buffers:
+            device.free(buffer)
+        self.buffers.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is added to the embedding of a token: √d · Σ_j scales[j] · rows[token, j] · b[j]."""
+
+    rank: int
+    rows: Binding  # [vocab, R]
+    b: Binding  # [R, width]
+    scales: Binding  # [R]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Numbers [first, first + count) of the scales are this adapter's, for one tensor: its own scale · the caller's."""
+
+    adapter: str
+    first: int
+    count: int
+    scale: float
+
+
+def groups(layer: Layer, config: Config) -> list[Group]:
+    """The groups of a layer that adapters may have."""
+    c, block = layer.config, f"blk.{layer.config.index}."
+    heads, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    own = 0 if c.donor is not None else 2 if c.has_v else 1
+    qkv = tuple(block + f"attn_{name}.weight" for name in "qkv"[: 1 + own])
+    gate_up = (block + "ffn_gate.weight", block + "ffn_up.weight")
+    found = [
+        Group("qkv", qkv, config.width, (heads, keys, keys)[: 1 + own]),
+        Group("o", (block + "attn_output.weight",), heads, (config.width,)),
+        Group("gate_up", gate_up, config.width, (c.ffn_width,) * 2, interleaved=len(layer.ffn.gate_up) == 1),
+        Group("down", (block + "ffn_down.weight",), c.ffn_width, (config.width,)),
+    ]
+    if layer.per_layer:
+        found.append(Group("ple_gate", (block + "inp_gate.weight",), config.width, (config.ple_dim,)))
+        found.append(Group("ple_projection", (block + "proj.weight",), config.ple_dim, (config.width,)))
+    return found + (_expert_groups(layer, layer.experts, config) if layer.experts else [])
+
+
+def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group]:
+    block, width, count = f"blk.{layer.config.index}.", config.expert_width, config.expert_count
+    gate, up = block + "ffn_gate_exps.weight", block + "ffn_up_exps.weight"
+    down = Group("expert_down", (block + "ffn_down_exps.weight",), width, (config.width,), experts=count)
+    if layer.config.fused_experts:
+        both = block + "ffn_gate_up_exps.weight"
+        return [Group("expert_gate_up", (both,), config.width, (2 * width,), interleaved=True, experts=count), down]
+    if len(experts.gate_up) == 1:
+        widths = (width, width)
+        return [Group("expert_gate_up", (gate, up), config.width, widths, interleaved=True, experts=count), down]
+    apart = [("expert_gate", gate), ("expert_up", up)]
+    return [*(Group(name, (tensor,), config.width, (width,), experts=count) for name, tensor in apart), down]
+
+
+# -- over memory that is somebody else's
+
+
+def lows_over(
+    weights: TextWeights, rank: int, targets: Collection[str], place: Callable[[int], Span], scales: Binding
+) -> Lows:
+    """Room for an adapter of one rank on the targets ("attn_q", "ffn_gate", …) of every layer.
+
+    `place` hands out room for so many bytes, for each group first a's, then b's. `scales` holds at least `most_rows`
+    numbers and serves all groups. Where only some tensors of a group are wanted the others stay zero: their gradients
+    are zero, too.
+    """
+    layers = []
+    for layer in weights.layers:
+        made: dict[str, Low] = {}
+        for group in groups(layer, weights.config):
+            wanted = [name for name in group.tensors if name.split(".")[2] in targets]
+            if wanted:
+                rows, width = rank * len(group.tensors), sum(group.widths)
+                a, b = place(4 * rows * group.columns), place(4 * rank * width)
+                made[group.name] = _low(group, rank, a, b, scales, wanted)
+        layers.append(made)
+    return Lows(tuple(layers), [], None, [])
+
+
+def most_rows(rank: int) -> int:
+    """The most rows that a group's `a` has."""
+    return 3 * rank
+
+
+def _low(group: Group, rank: int, a: Span, b: Binding, scales: Binding, wanted: Collection[str]) -> Low:
+    rows = rank * len(group.tensors) * group.experts
+    places = [
+        Place(name, rank * target, *group.place(target), group.widths[target])
+        for target, name in enumerate(group.tensors)
+        if name in wanted
+    ]
+    matrix = Matrix("F32", rows, group.columns, (Part(0, rows, a.buffer, a, None),))
+    width = sum(group.widths)
+    return Low(
+        rank=rank,
+        targets=len(group.tensors),
+        width=width,
+        a=matrix,
+        b=b,
+        scales=scales,
+        edges=group.edges,
+        interleaved=group.alternate,
+        places=tuple(places),
+        experts=group.experts,
+    )
+
+
+# -- from files
+
+
+async def load_adapters(device: Device, weights: TextWeights, adapters: Sequence[AdapterFile]) -> Lows:
+    """The adapters on the GPU, all of them off; nothing stays there when it fails. That they fit is known."""
+    loader = _Loader(device, adapters)
+    try:
+        lows = loader.load(weights)
+        await device.confirm()
+        return lows
+    except BaseException:
+        for buffer in loader.buffers:
+            device.free(buffer)
+        raise
+
+
+class _Loader:
+    def __init__(self, device: Device, adapters: Sequence[AdapterFile]) -> None:
+        self.device = device
+        self.adapters = adapters
+        self.buffers: list[Buffer] = []
+        self.entries: list[Entry] = []
+        self.scales: Buffer | None = None
+        self.placed = 0  # bytes of the scales that are somebody's
+
+    def load(self, weights: TextWeights) -> Lows:
+        config = weights.config
+        layers = [groups(layer, config) for layer in weights.layers]
+        head = Group("head", (OUTPUT,), config.width, (config.vocab_size,))
+        table = Group("embedding", (EMBEDDING,), config.width, (config.vocab_size,))
+        everything = [*(group for layer in layers for group in layer), head, table]
+        self._check_all_used(everything)
+        room = sum(_aligned(4 * len(group.tensors) * sum(self._ranks(group))) for group in everything)
+        if room:
+            self.scales = self._buffer(room, "adapter scales")
+        made = tuple({group.name: low for group in layer if (low := self._low(group)) is not None} for layer in layers)
+        output, embedding = self._low(head), self._table(table)
+        return Lows(made, self.entries, self.scales, self.buffers, embedding, output, config.experts_used or 1)
+
+    def _check_all_used(self, everything: Sequence[Group]) -> None:
+        """Refuses an adapter of which a part would be left out."""
+        known = {name for group in everything for name in group.tensors}
+        for adapter in self.adapters:
+            for name in adapter.pairs.keys() - known:
+                raise AdapterError(f"{adapter.name} changes {name}, which wgemma cannot adapt in this model.")
+
+    def _ranks(self, group: Group) -> list[int]:
+        """How much of R each adapter takes in a group."""
+        own = ([adapter.pairs.get(name) for name in group.tensors] for adapter in self.adapters)
+        return [max((pair.rank for pair in pairs if pair), default=0) for pairs in own]
+
+    def _low(self, group: Group) -> Low | None:
+        """The adapters' pairs side by side; None where there are none."""
+        ranks = self._ranks(group)
+        rank = sum(ranks)
+        if not rank:
+            return None
+        a, b = bytearray(), array("f", bytes(4 * group.experts * rank * sum(group.widths)))
+        for expert in range(group.experts):
+            for target, name in enumerate(group.tensors):
+                row = expert * rank  # of b
+                for adapter, room in zip(self.adapters, ranks, strict=True):
+                    pair = adapter.pairs.get(name)
+                    if pair is not None:
+                        size = pair.rank * pair.columns
+                        a += memoryview(pair.a)[expert * size : (expert + 1) * size].cast("B")
+                        self._spread(b, pair, expert, group, target, row)
+                    a += bytes(4 * group.columns * (room - (pair.rank if pair else 0)))
+                    row += room
+        scales = self._place_scales(group, ranks)
+        first, second = self._put(group, a, b)
+        return _low(group, rank, first, second, scales, group.tensors)
+
+    def _spread(self, b: "array[float]", pair: Pair, expert: int, group: Group, target: int, row: int) -> None:
+        """Column j of an expert's B becomes a part of row `row` + j of b."""
+        width, size = sum(group.widths), pair.rows * pair.rank
+        first, step = group.place(target)
+        halves = 2 if group.interleaved and not group.alternate else 1
+        count = pair.rows // halves
+        for j in range(pair.rank):
+            column = pair.b[expert * size + j : (expert + 1) * size : pair.rank]
+            for half in range(halves):
+                begin = (row + j) * width + first + half
+                b[begin : begin + step * (count - 1) + 1 : step] = column[half * count : (half + 1) * count]
+
+    def _table(self, group: Group) -> Table | None:
+        """The same for the embedding, of which a token picks a row of B."""
+        ranks = self._ranks(group)
+        rank = sum(ranks)
+        if not rank:
+            return None
+        rows, b, at = array("f", bytes(4 * group.widths[0] * rank)), array("f"), 0
+        for adapter in self.adapters:
+            if (pair := adapter.pairs.get(EMBEDDING)) is not None:
+                b += pair.a
+                for j in range(pair.rank):
+                    rows[at + j :: rank] = pair.b[j :: pair.rank]
+                at += pair.rank
+        scales = self._place_scales(group, ranks)
+        first, second = self._put(group, rows, b)
+        return Table(rank, first, second, scales)
+
+    def _place_scales(self, group: Group, ranks: Sequence[int]) -> Span:
+        """Room for the scales of a group, and whose they are."""
+        assert self.scales is not None
+        rank, begin = sum(ranks), self.placed
+        size = 4 * rank * len(group.tensors)
+        for target, name in enumerate(group.tensors):
+            first = begin // 4 + rank * target
+            for adapter, room in zip(self.adapters, ranks, strict=True):
+                if (pair := adapter.pairs.get(name)) is not None:
+                    self.entries.append(Entry(adapter.name, first, pair.rank, pair.scale))
+                first += room
+        self.placed += _aligned(size)
+        return Span(self.scales, begin, size)
+
+    def _put(self, group: Group, *numbers: "bytearray | array[float]") -> list[Span]:
+        """Numbers on the GPU, in one buffer."""
+        limits, sizes = self.device.limits, [memoryview(some).nbytes for some in numbers]
+        if max(sizes) > limits.binding or sum(map(_aligned, sizes)) > limits.buffer:
+            raise AdapterError(
+                f"the adapters of {group.tensors[0]} take {max(sizes)} bytes together, more than this GPU binds at "
+                "once: load fewer, or one of a lower rank."
+            )
+        buffer, spans, at = self._buffer(sum(map(_aligned, sizes)), "adapter"), [], 0
+        for some, size in zip(numbers, sizes, strict=True):
+            self.device.write(buffer, at, memoryview(some).cast("B"))
+            spans.append(Span(buffer, at, size))
+            at += _aligned(size)
+        return spans
+
+    def _buffer(self, size: int, label: str) -> Buffer:
+        buffer = self.device.buffer(size, label)
+        self.buffers.append(buffer)
+        return buffer
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,60 @@
+"""Products on a browser's software adapter, recorded: one plain kernel for few rows and many, experts and the head.
+
+Workgroup memory is no faster there than any other, every word of it takes time to compile, and barriers cost more than
+what they save; so x is always settled first and direct.wgsl does the rest.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from wgemma.gpu.device import Binding, Buffer
+from wgemma.gpu.tape import Number, Tape
+from wgemma.model.matmul import Matmuls, Residual, Result
+from wgemma.model.weights import Matrix
+
+
+class DirectMatmuls(Matmuls):
+    """The same products in the plainest way."""
+
+    few = 0
+    threads = 64
+
+    def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
+        x: Binding = self.settle(tape, count, source, picked)
+        if result.low is not None and result.z is not None:
+            x = self.project(tape, result.low, count, x, result.z)
+        self.linear(tape, matrix, count, x, result)
+
+    def experts(
+        self,
+        tape: Tape,
+        matrix: Matrix,
+        grid: tuple[int, int, int],
+        source: Binding,
+        y: Binding,
+        chosen: Buffer,
+        *,
+        geglu: bool = False,
+        weights: Buffer | None = None,
+    ) -> None:
+        rows, slots, experts = grid
+        each = matrix.rows // experts
+        constants = {"TYPE": matrix.planes.reader, "EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
+        for part in matrix.parts:
+            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
+            if weights is not None:
+                bindings["weights"] = weights
+            params = (matrix.blocks, each, rows, 0, 0, slots, part.first // each, part.rows // each)
+            results = each // 2 if geglu else each
+            tape.run("direct", [-(-results // 64), rows, slots], bindings, params, constants)
+
+    def _many(
+        self,
+        tape: Tape,
+        n: int,
+        rows: int,
+        bindings: dict[str, Binding],
+        params: Sequence[Number],
+        constants: dict[str, Any],
+    ) -> None:
+        tape.run("direct", [-(-n // 64), -(-rows // 4)], bindings, params, constants)

@@ -1,0 +1,258 @@
+"""The way back through a layer, recorded: from the gradient of what it hands on to that of what it was given, and the
+gradients of the adapter's numbers on the way.
+
+A layer is blocks  v ← scale · (v + post ⊙ rms(o)),  o = block(norm ⊙ rms(v)).  `dv` holds the gradient of the residual
+stream all the way; the gradient of a block's output is in `do`, that of its input in `dx`. Where layers share the keys
+and values of an earlier one, what they owe it is summed up until the way back reaches it.
+"""
+
+from collections.abc import Sequence
+
+from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.gpu.tape import Tape
+from wgemma.model.adapters import NEVER, Low, Lows
+from wgemma.model.decoder import Pass
+from wgemma.model.matmul import THREADS
+from wgemma.model.text import Experts, Layer
+from wgemma.model.weights import Matrix
+from wgemma.train.flat import Flat
+from wgemma.train.forward import TrainingDecoder
+from wgemma.train.ledger import Ledger
+from wgemma.train.rooms import PackedCache, gradient_sizes
+
+
+class Backward:
+    """Records the way back through the layers of one decoder."""
+
+    def __init__(self, ledger: Ledger, decoder: TrainingDecoder, cache: PackedCache, flat: Flat, lows: Lows) -> None:
+        self.decoder = decoder
+        self.weights = decoder.weights
+        self.config = decoder.config
+        self.cache = cache
+        self.flat = flat
+        rows = decoder.rooms.rows
+        sizes = gradient_sizes(self.weights, lows, rows)
+        self.rooms = {name: ledger.buffer(4 * size, name) for name, size in sizes.items()}
+        keys = {c.index: 4 * rows * c.kv_heads * c.head_dim for c in self.config.layers if c.donor is None}
+        # The gradients of keys and values: of those that several layers share, and of those that only one has.
+        self._owed = {index: _pair(ledger, keys[index]) for index in cache.shared}
+        self._own = _pair(ledger, max(keys.values()))
+
+    def head(self, p: Pass, d_head: Buffer) -> None:
+        """From the gradient of the head's input to that of the residual stream behind the last layer."""
+        dv, kept = self.rooms["dv"], self.decoder.rooms
+        p.tape.copy(kept["zeros"], 0, dv, 0, 4 * p.rows * self.config.width)
+        self._begin_block(p, kept["final h"], self.weights.output_norms, d_head)
+
+    def layer(self, p: Pass, index: int) -> None:
+        """One layer, whose forward pass has just filled the rooms."""
+        layer, kept, rooms = self.weights.layers[index], self.decoder.rooms, self.rooms
+        kept.layer = index
+        last = index + 1 == len(self.weights.layers)
+        after = self.weights.output_norms if last else self.weights.layers[index + 1].attention_norms
+        self._end_block(p, kept["per-layer o" if layer.per_layer else "ffn o"], after, layer.scale)
+        if layer.per_layer:
+            matrices = (layer.per_layer.projection,)
+            self._linear(p, layer, "ple_projection", matrices, kept["gated"], rooms["do"], rooms["d gated"])
+            self._through_gate(p, index)
+            gate = (layer.per_layer.gate,)
+            self._linear(p, layer, "ple_gate", gate, kept["h2"], rooms["d gate"], rooms["dv"], add=True)
+            self._end_block(p, kept["ffn o"], layer.per_layer.norms, 1.0)
+        if layer.experts:
+            self._experts(p, layer, layer.experts)
+        else:
+            self._feed_forward(p, layer, kept["ffn x"], rooms["do"], rooms["dx"])
+            self._begin_block(p, kept["h1"], layer.ffn_norms, rooms["dx"])
+        self._end_block(p, kept["attention o"], layer.experts.norms if layer.experts else layer.ffn_norms, 1.0)
+        output = (layer.attention.output,)
+        self._linear(p, layer, "o", output, kept["attended"], rooms["do"], rooms["d attended"])
+        self._attention(p, layer)
+        self._linear(p, layer, "qkv", layer.attention.qkv, kept["attention x"], rooms["d qkv"], rooms["dx"])
+        self._begin_block(p, self.decoder.inputs[index], layer.attention_norms, rooms["dx"])
+
+    # -- the residual stream
+
+    def _end_block(self, p: Pass, o: Buffer, norms: Buffer, scale: float) -> None:
+        """v ← scale · (v + post ⊙ rms(o)): dv becomes the gradient of the v before, and do is made."""
+        bindings: dict[str, Binding] = {"x": o, "norms": norms, "dv": self.rooms["dv"], "d": self.rooms["do"]}
+        params = (self.config.width // 32, 0, scale, self.config.eps)
+        p.tape.run("norm_back", [p.rows], bindings, params, {"THREADS": THREADS, "RESIDUAL": True})
+
+    def _begin_block(self, p: Pass, v: Buffer, norms: Buffer, dx: Buffer) -> None:
+        """x = norm ⊙ rms(v): dv gets what dx owes it."""
+        bindings: dict[str, Binding] = {"x": v, "norms": norms, "dy": dx, "d": self.rooms["dv"]}
+        params = (self.config.width // 32, self.config.width // 4, 1.0, self.config.eps)
+        p.tape.run("norm_back", [p.rows], bindings, params, {"THREADS": THREADS})
+
+    # -- products
+
+    def _linear(
+        self,
+        p: Pass,
+        layer: Layer,
+        group: str,
+        matrices: Sequence[Matrix],
+        x: Binding,
+        dy: Binding,
+        dx: Buffer,
+        *,
+        add: bool = False,
+    ) -> None:
+        """y = W x + B A x for matrices side by side: dx from dy, or added to it, and the gradients of A and B."""
+        width = sum(matrix.rows for matrix in matrices)
+        offset = 0
+        for matrix in matrices:
+            transposed(p.tape, matrix, p.rows, dy, width, offset, dx, add=add or offset > 0)
+            offset += matrix.rows
+        low = p.low(layer, group)
+        if low is not None:
+            self._low(p, low, self.decoder.rooms[f"z {group}"], x, dy, dx)
+
+    def _low(self, p: Pass, low: Low, z: Buffer, x: Binding, dy: Binding, dx: Buffer) -> None:
+        tape, rows, g, columns = p.tape, p.rows, self.rooms["g"], low.a.columns
+        shape = (*low.edges, int(low.interleaved), rows)
+        bound: dict[str, Binding] = {"dy": dy, "b": low.b, "scales": low.scales, "g": g}
+        grid = [low.targets * -(-low.rank // 16), -(-rows // 4)]
+        tape.run("low_back", grid, bound, (low.rank, low.targets, low.width, low.width, 0, *shape))
+        assert isinstance(low.b, Span)
+        bound = {"p": z, "q": dy, "d": self.flat.gradient(low.b)}
+        grid = [-(-low.width // 64), -(-low.rank // 16)]
+        tape.run("low_grad", grid, bound, (low.rank, low.columns, low.width, low.width, 0, *shape, 0))
+        plain = (NEVER, NEVER, 0, rows)
+        dropout = self.decoder.products.dropout
+        seen = x if dropout is None else dropout.apply(tape, low, rows, x)
+        bound = {"p": g, "q": seen, "d": self.flat.gradient(low.a.parts[0].codes)}
+        grid = [-(-columns // 64), -(-low.columns // 16)]
+        tape.run("low_grad", grid, bound, (low.columns, low.columns, columns, columns, 0, *plain, 0))
+        if dropout is None:
+            transposed(tape, low.a, rows, g, low.columns, 0, dx, add=True)
+        else:
+            transposed(tape, low.a, rows, g, low.columns, 0, dropout.room, add=False)
+            dropout.apply(tape, low, rows, dropout.room, dx)
+
+    # -- what lies between products
+
+    def _feed_forward(self, p: Pass, layer: Layer, x: Binding, dy: Binding, dx: Buffer) -> None:
+        kept, rooms, width = self.decoder.rooms, self.rooms, layer.config.ffn_width
+        self._linear(p, layer, "down", (layer.ffn.down,), kept["act"], dy, rooms["d act"])
+        mode = {"GEGLU": True} if len(layer.ffn.gate_up) == 1 else {"APART": True}
+        bindings: dict[str, Binding] = {"x": kept["wide"], "dy": rooms["d act"], "dx": rooms["d wide"]}
+        p.tape.run("activate_back", [-(-width // 256), p.rows], bindings, (width, 0, 0), mode)
+        self._linear(p, layer, "gate_up", layer.ffn.gate_up, x, rooms["d wide"], dx)
+
+    def _through_gate(self, p: Pass, index: int) -> None:
+        kept, rooms, width = self.decoder.rooms, self.rooms, self.config.ple_dim
+        bindings: dict[str, Binding] = {"x": kept["gate"], "dy": rooms["d gated"], "dx": rooms["d gate"]}
+        bindings["side"] = kept["ple"]
+        params = (width, width * len(self.weights.layers), width * index)
+        p.tape.run("activate_back", [-(-width // 256), p.rows], bindings, params, {"SIDE": True})
+
+    # -- attention
+
+    def _attention(self, p: Pass, layer: Layer) -> None:
+        """From `d attended` to `d qkv`."""
+        kept, rooms, config, attention = self.decoder.rooms, self.rooms, layer.config, layer.attention
+        owner = config.index if config.donor is None else config.donor
+        (segment,) = self.cache.segments[owner]
+        turns, eps = self.weights.turns[config.sliding], self.config.eps
+        head = {"HEAD": config.head_dim, "PAIRS": self.weights.pairs[config.sliding], "THREADS": 64}
+        told: dict[str, Binding] = {"rows": p.row_buffer, "turns": turns}
+        bound = {**told, "q_raw": kept["qkv"], "norm": attention.q_norm, "out": kept["attended"]}
+        bound |= {"d_out": rooms["d attended"], "lse": kept["partial"], "q": rooms["q"]}
+        grid = [config.heads, p.rows]
+        p.tape.run("attention_prepare", grid, bound, (config.heads, attention.width, eps), head)
+        pairs = {"HEAD": config.head_dim, "THREADS": max(config.head_dim // 2, 128)}
+        common: dict[str, Binding] = {"rows": p.row_buffer, "q": rooms["q"], "d_out": rooms["d attended"]}
+        common |= {"keys": segment.keys, "values": segment.values}
+        shape = (config.heads, config.kv_heads, config.window or 0, p.rows)
+        fours = -(-p.rows // 4)
+        p.tape.run("attention_back", [config.heads, fours], {**common, "dq": rooms["dq"]}, shape, pairs)
+        bound = {**told, "k_raw": kept["qkv"], "norm": attention.q_norm, "dk": rooms["dq"], "d_qkv": rooms["d qkv"]}
+        params = (config.heads, attention.width, 0, 0, eps)
+        p.tape.run("kv_back", [config.heads, p.rows], bound, params, {**head, "QUERIES": True})
+        dk, dv = self._owed.get(owner, self._own)
+        add = owner in self._owed and config.index != self._first_to_owe(owner)
+        bound = {**common, "dk": dk, "dv": dv}
+        p.tape.run("attention_back_kv", [config.kv_heads, fours], bound, (*shape, int(add)), pairs)
+        if config.donor is None:
+            assert attention.k_norm is not None
+            bound = {**told, "k_raw": kept["qkv"], "v_raw": kept["qkv"], "norm": attention.k_norm}
+            bound |= {"dk": dk, "dv": dv, "d_qkv": rooms["d qkv"]}
+            params = (config.kv_heads, attention.width, attention.k_offset, attention.v_offset, eps)
+            p.tape.run("kv_back", [config.kv_heads, p.rows], bound, params, {**head, "OWN_V": config.has_v})
+
+    def _first_to_owe(self, owner: int) -> int:
+        """The layer that the way back meets first among those that use an owner's keys and values."""
+        return max(layer.index for layer in self.config.layers if owner in (layer.index, layer.donor))
+
+    # -- experts
+
+    def _experts(self, p: Pass, layer: Layer, experts: Experts) -> None:
+        """From `do` to the gradient of the residual stream, through the dense block, the experts and the router."""
+        kept, rooms, config = self.decoder.rooms, self.rooms, self.config
+        blocks, slots, eps = config.width // 32, config.experts_used, config.eps
+        threads = {"THREADS": THREADS}
+        bound: dict[str, Binding] = {"dense": kept["dense"], "routed": kept["routed"], "norms": experts.join}
+        bound |= {"dy": rooms["do"], "d_dense": rooms["d dense"], "d_sum": rooms["d sum"]}
+        p.tape.run("experts_join_back", [p.rows], bound, (blocks, slots, eps), threads)
+        section = 4 * (p.rows + p.rows % 2) * config.width
+        self._feed_forward(p, layer, Span(kept["ffn x"], 0, section), rooms["d dense"], rooms["dx"])
+        self._ask_experts(p, experts)
+        router = (p.tape, experts.router, p.rows, rooms["d scores"], config.expert_count, 0, rooms["d router"])
+        transposed(*router, add=False)
+        bound = {"v": kept["h1"], "norms": experts.norms, "d_dense": rooms["dx"], "d_experts": rooms["d inner"]}
+        bound |= {"d_router": rooms["d router"], "dv": rooms["dv"]}
+        p.tape.run("experts_norm_back", [p.rows], bound, (blocks, slots, eps), threads)
+
+    def _ask_experts(self, p: Pass, experts: Experts) -> None:
+        """From `d sum` to the gradients of the experts' input, one for each slot, and of the router's scores."""
+        kept, rooms, config = self.decoder.rooms, self.rooms, self.config
+        act, width, slots = rooms["d expert act"], config.expert_width, config.experts_used
+        self._transposed_experts(p, experts.down, rooms["d sum"], act)
+        bound: dict[str, Binding] = {"scores": kept["scores"], "expert_scale": experts.scale, "chosen": kept["chosen"]}
+        bound |= {"act": kept["expert_act"], "d_act": act, "dscores": rooms["d scores"]}
+        params = (config.expert_count, slots, width)
+        p.tape.run("route_back", [p.rows], bound, params, {"THREADS": THREADS})
+        wide, d_wide, grid = kept["expert_wide"], rooms["d expert wide"], [-(-width // 256), p.rows * slots]
+        if len(experts.gate_up) == 1:
+            bound = {"x": wide, "dy": act, "dx": d_wide}
+            p.tape.run("activate_back", grid, bound, (width, 0, 0), {"GEGLU": True})
+            self._transposed_experts(p, experts.gate_up[0], d_wide, rooms["d inner"], per_slot=True)
+            return
+        half = -(-4 * p.rows * slots * width // 256) * 256  # two types: gate, and up behind it
+        (gate, up), (d_gate, d_up) = ([Span(room, i * half, half) for i in (0, 1)] for room in (wide, d_wide))
+        bound = {"x": gate, "dy": act, "dx": d_gate, "side": up}
+        p.tape.run("activate_back", grid, bound, (width, width, 0), {"SIDE": True})
+        bound = {"x": gate, "side": act, "y": d_up}  # up's gradient is gelu(gate) times that of their product
+        p.tape.run("activate", grid, bound, (width, width, 0), {"SIDE": True})
+        for matrix, dy in zip(experts.gate_up, (d_gate, d_up), strict=True):
+            self._transposed_experts(p, matrix, dy, rooms["d inner"], per_slot=True, add=dy is d_up)
+
+    def _transposed_experts(
+        self, p: Pass, matrix: Matrix, dy: Binding, dx: Buffer, *, per_slot: bool = False, add: bool = False
+    ) -> None:
+        """The way back through each row's product with the experts chosen for it."""
+        slots, per_expert = self.config.experts_used, matrix.rows // self.config.expert_count
+        chosen = self.decoder.rooms["chosen"]
+        for part in matrix.parts:
+            bound: dict[str, Binding] = {**part.bindings(), "dy": dy, "chosen": chosen, "dx": dx}
+            where = (part.first // per_expert, part.rows // per_expert, int(add))
+            constants = {"TYPE": matrix.planes.reader, "PER_SLOT": per_slot}
+            grid = [-(-matrix.blocks // 8), p.rows, slots]
+            p.tape.run("experts_back", grid, bound, (matrix.blocks, per_expert, slots, *where), constants)
+
+
+def _pair(ledger: Ledger, size: int) -> tuple[Buffer, Buffer]:
+    return ledger.buffer(size, "gradients of keys"), ledger.buffer(size, "gradients of values")
+
+
+def transposed(
+    tape: Tape, matrix: Matrix, rows: int, dy: Binding, stride: int, offset: int, dx: Binding, *, add: bool
+) -> None:
+    """dx[r, k] = Σ_n dy[r, offset + n] · W[n, k], or added to what is there."""
+    for part in matrix.parts:
+        bindings: dict[str, Binding] = {**part.bindings(), "dy": dy, "dx": dx}
+        params = (matrix.blocks, part.rows, rows, stride, offset + part.first, int(add or part.first > 0))
+        wide, tall, kernel = (512, 4, "direct_back") if tape.device.compact else (64, 32, "tile_back")
+        grid = [-(-matrix.columns // wide), -(-rows // tall)]
+        tape.run(kernel, grid, bindings, params, {"TYPE": matrix.planes.reader})

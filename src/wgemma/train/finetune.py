@@ -1,0 +1,204 @@
+"""A fine-tuning from data and settings to the files of an adapter.
+
+`prepare_task` does all that can go wrong before a model is loaded; `finetune` trains, and writes into the folder
+
+    adapter_config.json, adapter_model.safetensors    for PEFT and transformers
+    adapter.gguf                                      for llama.cpp and Ollama
+    README.md, loss.svg, losses.json                  what was done and how it went
+    checkpoint-N/                                     the last two, to go on from with `resume`
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from wgemma.engine.replying import Cancel
+from wgemma.errors import SettingsError, TrainingError
+from wgemma.files.adapters import write_gguf_adapter, write_peft
+from wgemma.text.tokenizer import Tokenizer
+from wgemma.train.batches import Batches, Pack, pack, split
+from wgemma.train.card import card
+from wgemma.train.checkpoints import Checkpoint, Folder, Storage, latest, steps_saved
+from wgemma.train.curve import curve
+from wgemma.train.data import BadLine, Data, Example, Source, read_data
+from wgemma.train.settings import Settings
+from wgemma.train.trainer import Learner, Progress, Trainer
+
+GGUF = "adapter.gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a training: `adapter` is the folder to load it from, None where it was stopped before its end and
+    can go on from a checkpoint."""
+
+    out: Path
+    adapter: Path | None
+    steps: int
+    losses: list[float]  # of every step
+    validation: list[tuple[int, float]]  # (step, loss)
+    truncated: int = 0  # examples that were cut
+    bad: list[BadLine] = field(default_factory=list)  # lines that were left out
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Everything that is settled before the model is loaded."""
+
+    settings: Settings
+    out: Path
+    storage: Storage | None  # of checkpoints; without one, what was learnt when it ends is the adapter
+    data: Data
+    examples: list[Example]  # to train on
+    held: list[Pack]  # to validate with
+    fingerprint: str
+    batches: Batches
+    steps: int
+    others: Data | None = None  # the file to validate with
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def sources(self) -> list[Data]:
+        """All that was read."""
+        return [self.data, self.others] if self.others else [self.data]
+
+    @property
+    def counts(self) -> list[tuple[str, str]]:
+        """The data in figures."""
+        return [
+            ("file", Path(self.data.name).name),
+            ("examples", str(len(self.examples))),
+            ("held out for validation", str(sum(map(len, self.held)))),
+            ("tokens, of them learnt", f"{self.data.tokens}, {self.data.targets}"),
+            ("cut to the length of a sequence", str(sum(data.truncated for data in self.sources))),
+            ("bad lines left out", str(sum(len(data.bad) for data in self.sources))),
+        ]
+
+
+async def prepare_task(
+    source: Source,
+    out: str | Path,
+    given: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    style: Literal["small", "large"],
+    *,
+    context: int,
+    checkpoints: bool = True,
+    system: str | None = None,
+    resume: bool = False,
+    skip_bad: bool = False,
+) -> Task:
+    """Reads the data and settles the order of it. With `resume` the settings not `given` are the checkpoint's."""
+    folder = Path(out).expanduser()
+    storage = Folder(folder) if checkpoints else None
+    checkpoint = await latest(storage) if storage and resume else None
+    settings = Settings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
+    if settings.seq > context:
+        raise SettingsError(f"seq is {settings.seq}; this model's context is {context} tokens.")
+    if not resume:
+        await _refuse_full(folder, storage)
+    data, others = read_data(source, tokenizer, style, settings.seq, system=system, skip_bad=skip_bad), None
+    if isinstance(settings.validation, str):
+        others = read_data(settings.validation, tokenizer, style, settings.seq, system=system, skip_bad=skip_bad)
+        examples, held = data.examples, others.examples
+        fingerprint = f"{data.fingerprint} {others.fingerprint}"
+    else:
+        examples, held = split(data.examples, settings.validation, settings.seed)
+        fingerprint = data.fingerprint
+    if checkpoint is not None:
+        checkpoint.refuse_others(settings, fingerprint)
+    batches = Batches(examples, settings.batch, settings.seq, settings.seed, settings.packing)
+    steps = settings.steps or batches.count(settings.epochs)
+    packs = pack(held, settings.seq) if settings.packing else [Pack((example,)) for example in held]
+    return Task(settings, folder, storage, data, examples, packs, fingerprint, batches, steps, others, checkpoint)
+
+
+async def _refuse_full(folder: Path, storage: Storage | None) -> None:
+    """A folder with a run or an adapter in it is not written over."""
+    if folder.exists() and not folder.is_dir():
+        raise TrainingError(f"{folder} is a file; give a folder to write to.")
+    saved = await steps_saved(storage) if storage else []
+    if storage and saved:
+        raise TrainingError(
+            f"{storage.name} holds a training that got as far as step {saved[-1]}. Go on with it by --resume "
+            "(resume=True), or give another folder."
+        )
+    if (folder / "adapter_config.json").exists() or (folder / GGUF).exists():
+        raise TrainingError(f"{folder} holds an adapter already; give another folder.")
+
+
+async def finetune(
+    task: Task,
+    learner: Learner,
+    *,
+    base: str,
+    model: str,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    cancel: Cancel | None = None,
+    memory: Callable[[], int] = lambda: 0,
+) -> Result:
+    """Trains to the end and writes everything, or until `cancel` and leaves a checkpoint. Without checkpoints
+    everything is written then, too, and before an error ends it. `base` is the model's name, `model` its
+    fingerprint."""
+    trainer = Trainer(
+        learner,
+        task.batches,
+        task.settings,
+        task.storage,
+        held=task.held,
+        model=model,
+        data=task.fingerprint,
+        cancel=cancel,
+        memory=memory,
+    )
+    if task.checkpoint is not None:
+        await trainer.resume(task.checkpoint)
+    try:
+        async for made in trainer.run():
+            progress(made)
+    except TrainingError:
+        if task.storage is None and trainer.step:
+            await _export(task, trainer, base)
+        raise
+    goes_on = trainer.stopped and task.storage is not None
+    if not goes_on:
+        await _export(task, trainer, base)
+    return Result(
+        out=task.out,
+        adapter=None if goes_on else task.out,
+        steps=trainer.step,
+        losses=trainer.losses,
+        validation=trainer.validation,
+        truncated=sum(data.truncated for data in task.sources),
+        bad=[bad for data in task.sources for bad in data.bad],
+        stopped=trainer.stopped,
+    )
+
+
+async def _export(task: Task, trainer: Trainer, base: str) -> None:
+    out, settings = task.out, task.settings
+    adapter = await trainer.learner.adapter()
+    write_peft(adapter, out, base=base, settings={"lora_dropout": settings.dropout})
+    write_gguf_adapter(adapter, out / GGUF, base=base)
+    losses = {"losses": trainer.losses, "validation": trainer.validation, "settings": settings.record()}
+    texts = {
+        "losses.json": json.dumps(losses, indent=1),
+        "loss.svg": curve(trainer.losses, trainer.validation, f"loss of {Path(out).resolve().name}"),
+        "README.md": card(
+            base=base,
+            settings=settings,
+            counts=task.counts,
+            steps=trainer.step,
+            losses=trainer.losses,
+            validation=trainer.validation,
+            gguf=GGUF,
+        ),
+    }
+    for name, text in texts.items():
+        try:
+            (out / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(f"{out / name} cannot be written: {error.strerror or error}.") from None

@@ -1,0 +1,150 @@
+"""What training keeps on the GPU besides weights: the rooms that the decoder fills in the forward pass, and those of
+the gradients on the way back.
+
+The decoder asks for rooms by role (model/decoder.py). In training every role has a room of its own, because the way
+back needs them all. With `checkpointing` one layer's rooms serve all layers, and what survives of each is its input;
+without it every layer has its own.
+"""
+
+from wgemma.gpu.device import Buffer
+from wgemma.model.adapters import Lows
+from wgemma.model.cache import Segment
+from wgemma.model.config import Config
+from wgemma.model.decoder import Scratch
+from wgemma.model.text import Layer, TextWeights
+from wgemma.train.ledger import Ledger
+
+Sizes = dict[str, int]  # numbers of four bytes
+
+
+def common_sizes(weights: TextWeights, rows: int) -> Sizes:
+    """What there is once in a pass."""
+    d, config = weights.config.width, weights.config
+    sizes = {"h": rows * d, "zeros": rows * d, "x": rows * d, "head x": rows * d, "final h": rows * d}
+    if config.ple_dim:
+        columns = rows * config.ple_dim * len(config.layers)
+        sizes |= {"table": columns, "projected": columns, "ple": columns}
+    return sizes
+
+
+def layer_sizes(weights: TextWeights, layer: Layer, lows: Lows, rows: int) -> Sizes:
+    """What one layer leaves for the way back."""
+    config, own = weights.config, layer.config
+    d, slots = config.width, config.experts_used
+    sizes = {
+        "h0": rows * d,
+        "h1": rows * d,
+        "attention x": rows * d,
+        "qkv": rows * layer.attention.width,
+        "partial": rows * own.heads,
+        "attended": rows * own.heads * own.head_dim,
+        "attention o": rows * d,
+        "ffn x": 3 * (rows + 1) * d if layer.experts else rows * d,
+        "wide": rows * 2 * own.ffn_width,
+        "act": rows * own.ffn_width,
+        "ffn o": rows * d,
+    }
+    if layer.per_layer:
+        sizes |= {
+            "h2": rows * d,
+            "gate": rows * config.ple_dim,
+            "gated": rows * config.ple_dim,
+            "per-layer o": rows * d,
+        }
+    if layer.experts:
+        sizes |= {
+            "dense": rows * d,
+            "scores": rows * config.expert_count,
+            "chosen": rows * slots,
+            "weights": rows * slots,
+            "expert_wide": rows * slots * 2 * config.expert_width + 64,
+            "expert_act": rows * slots * config.expert_width,
+            "routed": rows * slots * d,
+        }
+    for group, low in lows.layers[own.index].items():
+        sizes[f"z {group}"] = rows * low.columns
+    return sizes
+
+
+def gradient_sizes(weights: TextWeights, lows: Lows, rows: int) -> Sizes:
+    """The gradients on the way: of the residual stream, of a block's output and input, and of what lies between."""
+    config, layers = weights.config, weights.layers
+    d = config.width
+    sizes = {
+        "dv": rows * d,
+        "do": rows * d,
+        "dx": rows * d,
+        "d wide": rows * max(2 * layer.config.ffn_width for layer in layers),
+        "d act": rows * max(layer.config.ffn_width for layer in layers),
+        "d qkv": rows * max(layer.attention.width for layer in layers),
+        "d attended": rows * max(layer.config.heads * layer.config.head_dim for layer in layers),
+        "dq": rows * max(layer.config.heads * layer.config.head_dim for layer in layers),
+        "q": rows * max(layer.config.heads * (layer.config.head_dim + 4) for layer in layers),
+        "g": rows * max(lows.columns, 1),
+    }
+    if config.ple_dim:
+        sizes |= {"d gate": rows * config.ple_dim, "d gated": rows * config.ple_dim}
+    if config.expert_count:
+        each = rows * config.experts_used
+        sizes |= {
+            "d dense": rows * d,
+            "d sum": rows * d,
+            "d expert act": each * config.expert_width,
+            "d expert wide": each * 2 * config.expert_width + 64,
+            "d inner": each * d,
+            "d scores": rows * config.expert_count,
+            "d router": rows * d,
+        }
+    return sizes
+
+
+def widest(sizes: list[Sizes]) -> Sizes:
+    """Rooms that serve all in turn."""
+    return {name: max(each.get(name, 0) for each in sizes) for name in {name: 0 for each in sizes for name in each}}
+
+
+class Rooms(Scratch):
+    """Rooms by role. `layer` is whose rooms are asked for, where each layer has its own."""
+
+    def __init__(self, ledger: Ledger, weights: TextWeights, lows: Lows, rows: int, *, checkpointing: bool) -> None:
+        self.rows = self.step = rows
+        self.layer = 0
+        sizes = [layer_sizes(weights, layer, lows, rows) for layer in weights.layers]
+        self.buffers = _made(ledger, common_sizes(weights, rows))
+        self._own = [_made(ledger, own) for own in ([widest(sizes)] if checkpointing else sizes)]
+
+    def __getitem__(self, name: str) -> Buffer:
+        own = self._own[self.layer % len(self._own)]
+        return own[name] if name in own else self.buffers[name]
+
+
+def _made(ledger: Ledger, sizes: Sizes) -> dict[str, Buffer]:
+    return {name: ledger.buffer(4 * size, name) for name, size in sizes.items()}
+
+
+class PackedCache:
+    """Keys and values of a pass of packed rows, in f32, the key of row r at place r (kernels/kv.wgsl).
+
+    With `checkpointing` the layers whose keys nobody shares have theirs in the same place, one after the other.
+    """
+
+    packed = True
+    kv = "f32"
+    ring = 1 << 31
+
+    def __init__(self, ledger: Ledger, config: Config, rows: int, *, checkpointing: bool) -> None:
+        self.segments: dict[int, list[Segment]] = {}
+        self.shared = {layer.donor for layer in config.layers if layer.donor is not None}
+        owners = [layer for layer in config.layers if layer.donor is None]
+        sizes = {layer.index: 4 * rows * layer.kv_heads * layer.head_dim for layer in owners}
+        passing: Segment | None = None
+        for index, size in sorted(sizes.items(), key=lambda each: -each[1]):  # the largest comes first
+            keep = index in self.shared or not checkpointing
+            segment = passing if passing and not keep else _segment(ledger, rows, size)
+            passing = passing if keep else segment
+            self.segments[index] = [segment]
+
+
+def _segment(ledger: Ledger, rows: int, size: int) -> Segment:
+    keys, values = (ledger.buffer(size, f"{name} of packed rows") for name in ("keys", "values"))
+    return Segment(0, rows, keys, values)

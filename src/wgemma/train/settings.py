@@ -1,0 +1,174 @@
+"""How to train, checked before anything is loaded."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import PurePath
+from typing import Any
+
+from wgemma.errors import SettingsError
+from wgemma.files.adapter_names import MODULES
+
+# The matrices an adapter may have: a short name, and that of the tensor in a block ("attn_q").
+_SHORT = ("q", "k", "v", "o", "gate", "up", "down", "ple_gate", "ple_projection")
+TARGETS = dict(zip(_SHORT, MODULES.values(), strict=True))
+USUAL = _SHORT[:7]
+SELDOM = 250  # steps
+SCHEDULES = ("cosine", "linear", "constant")
+# What may differ when a run is taken up again: it changes no number that is learnt.
+FREE = ("save_every", "checkpointing")
+
+_WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
+    "rank": (1, 1024),
+    "epochs": (1, None),
+    "steps": (1, None),
+    "batch": (1, None),
+    "seq": (2, None),
+    "seed": (0, 2**32 - 1),
+    "save_every": (1, None),
+}
+_OPTIONAL = ("steps", "save_every")
+_NUMBERS = {  # all from 0 to below these
+    "alpha": math.inf,
+    "dropout": 1.0,
+    "rate": math.inf,
+    "warmup": math.inf,
+    "weight_decay": math.inf,
+    "clip": math.inf,
+    "eps": math.inf,
+}
+_POSITIVE = ("alpha", "rate", "eps")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """An adapter adds alpha / rank · B (A x) to each target's W x; only A and B are learnt."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] = USUAL  # names of TARGETS or PEFT's; "all" is all of them
+    rslora: bool = False  # alpha / √rank instead
+    dropout: float = 0.0  # share of each target's inputs that A does not see
+    rate: float = 2e-4
+    schedule: str = "cosine"
+    warmup: float = 0.05  # below 1 a share of the steps, else steps
+    epochs: int = 3
+    steps: int | None = None  # instead of epochs
+    batch: int = 8  # packs of a step
+    seq: int = 1024  # tokens of a pack, and so of an example
+    packing: bool = True  # several examples in a pack
+    seed: int = 0
+    # None by default: B starts at nothing and the rank already bounds what can be learnt, while shrinking A and B each
+    # by itself is not what shrinking their product would be.
+    weight_decay: float = 0.0
+    clip: float = 1.0  # the largest norm of all gradients together; 0 does not clip
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    validation: float | str = 0.0  # a share of the examples, or a file of others
+    save_every: int | None = None  # steps between checkpoints and validations; None: see `every`
+    checkpointing: bool = True  # keep the layers' inputs only and compute the rest again for the backward pass
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", _targets(self.targets))
+        if isinstance(self.validation, PurePath):
+            object.__setattr__(self, "validation", str(self.validation))
+        object.__setattr__(self, "betas", tuple(self.betas) if isinstance(self.betas, list) else self.betas)
+        for name, (least, most) in _WHOLE.items():
+            _check_whole(name, getattr(self, name), least, most)
+        for name, below in _NUMBERS.items():
+            _check_number(name, getattr(self, name), below)
+        if self.schedule not in SCHEDULES:
+            raise SettingsError(f"schedule is {self.schedule!r}; it must be {', '.join(SCHEDULES[:-1])} or constant.")
+        for name in ("packing", "rslora", "checkpointing"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise SettingsError(f"betas is {self.betas!r}; it must be two numbers.")
+        for beta in self.betas:
+            _check_number("betas", beta, 1.0)
+        if not isinstance(self.validation, str):
+            _check_number("validation", self.validation, 1.0)
+        if self.warmup >= 1 and self.warmup != int(self.warmup):
+            raise SettingsError(f"warmup is {self.warmup}; it must be a share below 1, or a whole number of steps.")
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "Settings":
+        """The settings by their names; one that does not exist is refused."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise SettingsError(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}.")
+        return cls(**given)
+
+    @property
+    def scale(self) -> float:
+        """What B (A x) is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    def every(self, steps: int) -> int:
+        """Steps between checkpoints: ten in a run, unless that would be too seldom to lose the work in between."""
+        return self.save_every or min(-(-steps // 10), SELDOM)
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, of so many: a straight line up, then the schedule down to 0."""
+        warm = int(self.warmup) if self.warmup >= 1 else round(self.warmup * steps)
+        warm = min(warm, steps)
+        if step < warm:
+            return self.rate * (step + 1) / warm
+        done = (step - warm) / max(steps - warm, 1)
+        match self.schedule:
+            case "cosine":
+                return self.rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            case "linear":
+                return self.rate * max(1 - done, 0.0)
+            case _:
+                return self.rate
+
+    def record(self) -> dict[str, Any]:
+        """For JSON, and back by `of`."""
+        return {**asdict(self), "targets": list(self.targets), "betas": list(self.betas)}
+
+    def differences(self, other: "Settings") -> list[str]:
+        """What keeps a run with these settings from being taken up with the others: "rank 16, now 8"."""
+        names = [field.name for field in fields(self) if field.name not in FREE]
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return [f"{name} {_shown(mine)}, now {_shown(theirs)}" for name, mine, theirs in pairs if mine != theirs]
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _targets(given: Any) -> tuple[str, ...]:
+    """Short names in the order of TARGETS, each once."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"targets is {given!r}; it must be names such as q,k,v,o,gate,up,down, or all.")
+    wanted = {name.strip() for name in names}
+    if "all" in wanted:
+        return tuple(TARGETS)
+    peft = {module.rpartition(".")[2]: tensor for module, tensor in MODULES.items()}
+    known = {name: short for short, tensor in TARGETS.items() for name in (short, tensor)}
+    known |= {name: known[tensor] for name, tensor in peft.items()}
+    unknown = sorted(wanted - set(known))
+    if unknown or not wanted:
+        told = f"has {unknown[0]!r}" if unknown else "is empty"
+        raise SettingsError(f"targets {told}; there are {', '.join(TARGETS)}, and all.")
+    short = {known[name] for name in wanted}
+    return tuple(name for name in TARGETS if name in short)
+
+
+def _check_whole(name: str, value: Any, least: int, most: int | None) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    if type(value) is not int or value < least or (most is not None and value > most):
+        span = f"from {least}" if most is None else f"of {least} to {most}"
+        raise SettingsError(f"{name} is {value!r}; it must be a whole number {span}.")
+
+
+def _check_number(name: str, value: Any, below: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or value >= below or (value == 0 and name in _POSITIVE):
+        least = "above 0" if name in _POSITIVE else "from 0"
+        span = least if below == math.inf else f"{least} to below {below:g}"
+        raise SettingsError(f"{name} is {value!r}; it must be a number {span}.")

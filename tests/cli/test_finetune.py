@@ -1,0 +1,149 @@
+"""`wgemma finetune` on a tiny model of random weights: it trains for real, on whatever adapter this machine has."""
+
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wgemma.cli import main, parser
+from wgemma.files.adapters import read_adapter
+
+TINY = "gemma4:tiny"
+SMALL = ("--rank", "2", "--targets", "q,v", "--batch", "1", "--seq", "32")
+RECORDS: list[dict[str, Any]] = [{"prompt": f"Say {word}.", "completion": word} for word in ("yes", "no", "cat")]
+RECORDS += [{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I am here."}]}]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, RECORDS)))
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return [json.loads(line) for line in printed.out.splitlines()]
+
+
+# -- training
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown = interrupted(["finetune", TINY, "data.jsonl", "-o", "out", "--steps", "100000", *SMALL])
+    assert code == 130 and "Traceback" not in shown
+    assert "training" in shown and "loss" in shown and "left" in shown  # the bar
+    (step,) = (folder.name.removeprefix("checkpoint-") for folder in newest(here / "out"))
+    assert f"Stopped after step {step} of 100000; all of it is saved. Go on with:" in shown
+    (again,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("wgemma finetune")]
+    assert shlex.split(again) == ["wgemma", "finetune", TINY, "data.jsonl", "-o", "out", "--resume"]
+    assert main([*shlex.split(again)[1:], "--rank", "3"]) == 1
+    assert "was made with other settings (rank 2, now 3)" in capsys.readouterr().err
+
+
+def newest(out: Path) -> list[Path]:
+    return sorted(out.glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2]))[-1:]
+
+
+def interrupted(arguments: list[str]) -> tuple[int, str]:
+    """What a run prints to a terminal of which Ctrl-C is pressed once the first steps are made."""
+    fd, theirs = pty.openpty()
+    command = [sys.executable, "-m", "wgemma", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    shown, pressed, end = b"", False, time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            shown += os.read(fd, 65536)
+        except OSError:  # the child has closed its side
+            break
+        if not pressed and b"tokens/s" in shown:
+            child.send_signal(signal.SIGINT)
+            pressed = True
+    os.close(fd)
+    return child.wait(30), shown.decode(errors="replace")
+
+
+def test_json_is_an_object_per_line_and_a_run_that_is_over_stays_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["finetune", TINY, "data.jsonl", "-o", "out", "--json"]
+    assert main([*arguments, "--steps", "3", "--validation", "0.25", *SMALL]) == 0
+    start, *steps, end = told(capsys)
+    assert (start["event"], start["examples"], start["held_out"], start["done"]) == ("start", 3, 1, 0)
+    assert start["memory"] > 0 and start["settings"]["targets"] == ["q", "v"]
+    assert [(step["event"], step["step"], step["steps"]) for step in steps] == [("step", i, 3) for i in (1, 2, 3)]
+    assert all(step["memory"] > 0 and step["tokens_per_second"] > 0 for step in steps)
+    assert (end["event"], end["adapter"], end["losses"]) == ("end", "out", [step["loss"] for step in steps])
+    assert read_adapter("out").pairs == read_adapter("out/adapter.gguf").pairs
+    assert all((here / "out" / name).exists() for name in ("README.md", "loss.svg", "losses.json"))
+    assert main([*arguments, "--resume"]) == 0
+    start, again = told(capsys)
+    assert start["done"] == 3 and again == end
+
+
+def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (here / "data.jsonl").open("a") as file:
+        long = {"prompt": "Say it all.", "completion": "word " * 60}
+        file.write("\nnot JSON\n" + json.dumps(long) + "\n")
+    arguments = ["finetune", TINY, "-o", "out", "data.jsonl", "--steps", "2", "--skip-bad", *SMALL]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "data.jsonl: 5 examples, " in printed.err and " are learnt" in printed.err
+    assert "data.jsonl: 1 longer than 32 tokens, and cut (--seq allows more)" in printed.err
+    assert "data.jsonl: 1 left out as bad, in lines 5\n" in printed.err
+    assert "2 steps of 1 × 32 tokens, rank 2 on q,v, " in printed.err and " beside the model" in printed.err
+    assert "step 1/2: loss " in printed.err and "step 2/2: loss " in printed.err
+    assert printed.out.startswith("out holds the adapter: loss ")
+    assert printed.out.endswith("\n  wgemma run gemma4:tiny --adapter out\n")
+    assert main(arguments) == 1
+    assert "out holds a training that got as far as step 2. Go on with it by --resume" in capsys.readouterr().err
+
+
+# -- mistakes
+
+MISTAKES = [
+    (["none.jsonl"], "none.jsonl cannot be read: No such file"),
+    ([TINY, "bad.jsonl"], "bad.jsonl has 2 bad lines:\n  line 1: not JSON"),
+    ([TINY, "empty.jsonl"], "empty.jsonl holds no example"),
+    (["someone/mygemma:v1", "data.jsonl"], "comes with an adapter of its own; train one for "),
+    (["gemma4:tini", "data.jsonl"], "Did you mean gemma4:tiny"),
+    ([TINY, "data.jsonl", "--rank", "0"], "rank is 0; it must be a whole number of 1 to 1024"),
+    ([TINY, "data.jsonl", "--targets", "q,x"], "targets has 'x'"),
+    ([TINY, "data.jsonl", "--seq", "1000000"], "seq is 1000000; this model's context is"),
+    ([TINY, "data.jsonl", "--resume"], "data-lora holds no checkpoint to go on from; begin without --resume"),
+    ([TINY, "data.jsonl", "-o", "data.jsonl"], "data.jsonl is a file; give a folder"),
+    ([TINY, "data.jsonl", "--validation", "none.jsonl"], "none.jsonl cannot be read"),
+    ([TINY, "data.jsonl", "--device", "reference"], "training needs a GPU"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=str)
+def test_a_mistake_is_a_sentence_and_nothing_is_written(
+    arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "bad.jsonl").write_text('nope\n{"text": "x"}\n')
+    (here / "empty.jsonl").write_text("\n")
+    before = sorted(here.iterdir())
+    assert main(["finetune", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert words in printed.err and "Traceback" not in printed.err and printed.out == ""
+    assert sorted(here.iterdir()) == before
+
+
+def test_without_a_model_the_embedded_one_is_meant() -> None:
+    alone = parser().parse_args(["finetune", "data.jsonl"])
+    assert (alone.model, alone.data, alone.output) == (None, "data.jsonl", None)
+    mixed = parser().parse_args(["finetune", TINY, "--lr", "1e-3", "data.jsonl", "--no-packing"])
+    assert (mixed.model, mixed.data, mixed.rate, mixed.packing) == (TINY, "data.jsonl", 1e-3, False)

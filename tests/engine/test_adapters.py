@@ -1,0 +1,265 @@
+"""Adapters from call to call: switching, loading, unloading, and what a session may keep of its past."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wgemma
+from adapter_maker import adapter, pair
+from fake_device import FakeDevice
+from real_shapes import write_e2b
+from wgemma.engine import saved
+from wgemma.engine.adapting import Adapters
+from wgemma.engine.backend import GpuBackend
+from wgemma.engine.engine import Engine, Options
+from wgemma.engine.sampling import Sampling
+from wgemma.engine.saved import restore, save
+from wgemma.engine.session import Session
+from wgemma.files.adapters import AdapterFile, Pair, write_gguf_adapter
+from wgemma.gpu.device import Limits
+from wgemma.gpu.native import NativeBuffer, NativeDevice
+from wgemma.model.config import Config, find_tensors
+from wgemma.sync import iterate, run
+
+PROMPT = [2, *range(30, 60)]
+
+
+@pytest.fixture(scope="module")
+def blob(data: Path) -> Path:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    path: Path = data / "ollama-store" / store["gemma4:tiny"]["model"]
+    return path
+
+
+@pytest.fixture(scope="module")
+def loras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three adapters: two that fit the micro model, and one that does not."""
+    folder = tmp_path_factory.mktemp("adapters")
+    made = {
+        "first": adapter(blk__0__attn_q=pair(64, 64), blk__2__ffn_down=pair(128, 64, seed=5)),
+        "second": adapter(blk__0__attn_k=pair(64, 32, rank=3, seed=7), blk__3__ffn_up=pair(64, 128, seed=9)),
+        "misfit": adapter(blk__0__attn_q=pair(64, 64), blk__1__attn_output=pair(96, 64)),
+    }
+    for name, file in made.items():
+        write_gguf_adapter(file, folder / f"{name}.gguf")
+    return {name: folder / f"{name}.gguf" for name in made}
+
+
+@pytest.fixture
+def model(blob: Path, gpu: NativeDevice, loras: dict[str, Path]) -> Iterator[wgemma.Model]:
+    adapters = [loras["first"], loras["second"]]
+    with wgemma.load(blob, device=gpu, adapter=adapters) as loaded:
+        yield loaded
+
+
+def backend_of(model: wgemma.Model) -> GpuBackend:
+    assert isinstance(model.backend, GpuBackend)
+    return model.backend
+
+
+def greedy(model: wgemma.Model, **options: object) -> list[int]:
+    return [piece.id for piece in model.generate(PROMPT, max_tokens=4, temperature=0, **options)]
+
+
+def test_switching_from_call_to_call_records_nothing_anew(model: wgemma.Model) -> None:
+    backend = backend_of(model)
+    for choice in ("first", None):
+        greedy(model, adapter=choice)
+    programs, kernels = dict(backend.session._programs), len(backend.device._kernels)  # type: ignore[attr-defined]
+    allocated = backend.device.allocated  # type: ignore[attr-defined]
+    said = [greedy(model, adapter=choice) for choice in ("second", {"first": 2, "second": -1}, "first", None)]
+    assert len({tuple(tokens) for tokens in said}) > 1
+    assert greedy(model) == greedy(model, adapter={"first": 1.0, "second": 1})
+    assert backend.session._programs == programs
+    assert len(backend.device._kernels) == kernels  # type: ignore[attr-defined]
+    assert backend.device.allocated == allocated  # type: ignore[attr-defined]
+
+
+def test_what_was_computed_under_one_adapter_is_not_used_under_another(model: wgemma.Model) -> None:
+    expected = {choice: greedy(model, adapter=choice) for choice in ("first", "second", None)}
+    for choice in ("first", "second", None, "first"):
+        assert greedy(model, adapter=choice) == expected[choice]
+        assert model.backend.reused == 0
+        assert greedy(model, adapter=choice) == expected[choice]
+        assert model.backend.reused == len(PROMPT) - 1
+
+
+def test_a_call_is_told_what_it_may_choose(model: wgemma.Model) -> None:
+    with pytest.raises(wgemma.SettingsError, match=r"no adapter called 'third' is loaded\. There is: first, second"):
+        greedy(model, adapter="third")
+    for wrong in ({"first": "much"}, {"first": float("nan")}, 3):
+        with pytest.raises(wgemma.SettingsError, match=r"scale|must be a name"):
+            greedy(model, adapter=wrong)
+    with pytest.raises(wgemma.SettingsError, match="There is none"):
+        Adapters().choose("first")
+
+
+def test_an_adapter_that_does_not_fit_changes_nothing(model: wgemma.Model, loras: dict[str, Path]) -> None:
+    before, device = greedy(model), backend_of(model).device
+    allocated, lows = device.allocated, backend_of(model).engine.lows  # type: ignore[attr-defined]
+    with pytest.raises(wgemma.AdapterError, match="does not fit"):
+        model.load_adapter(loras["misfit"], "first")
+    with pytest.raises(wgemma.SettingsError, match="scale"):
+        model.load_adapter(loras["second"], scale=float("inf"))
+    assert model.adapters == {"first": 1.0, "second": 1.0}
+    assert backend_of(model).engine.lows is lows and device.allocated == allocated  # type: ignore[attr-defined]
+    assert greedy(model) == before
+
+
+@pytest.mark.parametrize("label", ["adapter", "adapter scales", "z"])
+def test_without_room_for_one_more_the_others_go_on(
+    blob: Path, gpu: NativeDevice, loras: dict[str, Path], monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
+    with wgemma.load(blob, device=gpu, adapter=loras["first"]) as model:
+        expected, allocated, plenty = greedy(model), gpu.allocated, gpu.buffer
+
+        def scarce(size: int, name: str) -> NativeBuffer:
+            if name == label:
+                raise wgemma.OutOfMemory("there is no room.")
+            return plenty(size, name)
+
+        monkeypatch.setattr(gpu, "buffer", scarce)
+        with pytest.raises(wgemma.OutOfMemory):
+            model.load_adapter(loras["second"])
+        monkeypatch.undo()
+        assert gpu.allocated == allocated and list(model.adapters) == ["first"]
+        assert greedy(model) == expected
+
+
+def test_unloading_and_loading_again_gives_all_memory_back(
+    blob: Path, gpu: NativeDevice, loras: dict[str, Path]
+) -> None:
+    before = gpu.allocated
+    with wgemma.load(blob, device=gpu) as model:
+        bare = greedy(model)
+        model.load_adapter(loras["first"], "x")
+        adapted = greedy(model)
+        most = gpu.allocated
+        for _ in range(3):
+            model.load_adapter(loras["first"], "x")
+            assert greedy(model) == adapted
+        assert gpu.allocated <= most
+        model.unload_adapter("x")
+        assert model.adapters == {} and greedy(model) == bare
+        with pytest.raises(wgemma.SettingsError, match="no adapter called 'x'"):
+            model.unload_adapter("x")
+    assert gpu.allocated == before
+
+
+def test_chats_take_adapters_and_go_on_under_them(model: wgemma.Model) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    first = list(model.chat(messages, max_tokens=4, seed=1, adapter="first"))
+    again = list(model.chat(messages, max_tokens=4, seed=1, adapter="first"))
+    assert [part.text for part in first] == [part.text for part in again]
+    assert again[-1].usage is not None and again[-1].usage.reused > 0
+    other = list(model.chat(messages, max_tokens=4, seed=1, adapter=None))
+    assert other[-1].usage is not None and other[-1].usage.reused == 0
+
+
+def test_a_saved_session_remembers_its_adapters(model: wgemma.Model, tmp_path: Path, loras: dict[str, Path]) -> None:
+    backend = backend_of(model)
+    reply = greedy(model, adapter={"second": 0.5})
+    model.save(tmp_path / "chat")
+    model.reset()
+    model.restore(tmp_path / "chat")
+    assert greedy(model, adapter={"second": 0.5}) == reply
+    assert backend.reused == len(PROMPT) - 1
+    model.restore(tmp_path / "chat")
+    greedy(model, adapter="first")
+    assert backend.reused == 0
+    model.unload_adapter("second")
+    with pytest.raises(wgemma.SessionError, match="an adapter that is not loaded here"):
+        model.restore(tmp_path / "chat")
+    model.load_adapter(loras["second"], "by another name")
+    model.restore(tmp_path / "chat")
+    assert greedy(model, adapter={"by another name": 0.5}) == reply
+
+
+def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> None:
+    engine = backend_of(model).engine
+    adapters = engine.adapters
+    expected = {name: greedy(model, adapter=name) for name in ("first", "second")}
+    sessions = {name: Session(engine) for name in expected}
+    streams = {}
+    for name, session in sessions.items():
+        session.use(adapters.choose(name))
+        streams[name] = iterate(session.generate(PROMPT, Sampling(temperature=0), 4))
+    said: dict[str, list[int]] = {name: [] for name in expected}
+    for _ in range(4):
+        for name, stream in streams.items():
+            said[name].append(next(stream).id)
+    assert said == expected
+    fork = sessions["first"].fork()
+    assert [token.id for token in iterate(fork.generate(PROMPT, Sampling(temperature=0), 4))] == expected["first"]
+    for session in (*sessions.values(), fork):
+        session.free()
+
+
+def test_a_lost_device_gets_its_adapters_back(blob: Path, loras: dict[str, Path]) -> None:
+    with wgemma.load(blob, adapter={"x": loras["first"]}) as model:
+        expected, logits = greedy(model), model.logits(PROMPT)
+        assert np.abs(logits - model.logits(PROMPT, adapter=None)).max() > 0.01
+        backend_of(model).device._device.destroy()  # type: ignore[attr-defined]
+        assert greedy(model) == expected
+        backend_of(model).device._device.destroy()  # type: ignore[attr-defined]
+        assert (model.logits(PROMPT) == logits).all()
+        backend_of(model).device._device.destroy()  # type: ignore[attr-defined]
+        model.load_adapter(loras["second"])
+        assert list(model.adapters) == ["x", "second"]
+
+
+def test_the_reference_device_chooses_the_same(blob: Path, model: wgemma.Model, loras: dict[str, Path]) -> None:
+    with wgemma.load(blob, device="reference", adapter=[loras["first"], loras["second"]]) as slow:
+        for choice in ("first", None, {"first": -1, "second": 0.5}):
+            assert greedy(slow, adapter=choice) == greedy(model, adapter=choice)
+            assert np.abs(slow.logits(PROMPT, adapter=choice) - model.logits(PROMPT, adapter=choice)).max() < 0.05
+        with pytest.raises(wgemma.AdapterError, match="does not fit"):
+            slow.load_adapter(loras["misfit"])
+
+
+def test_a_damaged_setting_in_a_saved_session_is_refused(model: wgemma.Model, tmp_path: Path) -> None:
+    session = backend_of(model).session
+    greedy(model)
+    run(save(session, tmp_path / "chat"))
+    data = bytearray((tmp_path / "chat").read_bytes())
+    digest = session.adapter.key[0][0].encode()
+    at = data.index(digest)
+    data[at : at + len(digest)] = b"0" * len(digest)
+    data[-32:] = hashlib.sha256(data[:-32]).digest()
+    (tmp_path / "chat").write_bytes(data)
+    with pytest.raises(wgemma.SessionError, match="not loaded here"):
+        run(restore(backend_of(model).engine, tmp_path / "chat"))
+    with pytest.raises(wgemma.SessionError, match="which adapters"):
+        saved._adapter(backend_of(model).engine, [["x"]], "chat")
+
+
+def test_seven_targets_cost_one_dispatch_for_each_input_they_share(tmp_path: Path) -> None:
+    write_e2b(tmp_path / "e2b.gguf")
+    targets = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    with wgemma.Gguf.open(tmp_path / "e2b.gguf") as gguf:
+        tensors = find_tensors(Config.from_gguf(gguf), gguf.tensors)
+        shapes = {
+            name: t.shape for name, t in tensors.items() if name.startswith("blk.") and name.split(".")[2] in targets
+        }
+        pairs = {
+            name: Pair(16, columns, rows, array("f", bytes(64 * columns)), array("f", bytes(64 * rows)), 1.0)
+            for name, (columns, rows) in shapes.items()
+        }
+        device = FakeDevice(Limits(binding=2 << 30, buffer=4 << 30))
+        engine = run(Engine.load(device, gguf, Options(ple="gpu")))  # type: ignore[arg-type]
+        run(engine.adapt(Adapters().having(AdapterFile("x", pairs, 16.0), "x", 1.0)))
+        session, counts = Session(engine), {}
+        for choice in (None, "x"):
+            session.use(engine.adapters.choose(choice))
+            list(iterate(session.generate([2, *range(1000, 1020)], Sampling(), 2)))
+            tapes = [
+                tape for (rows, _, finish, adapted, _), (tape, _) in session._programs.items() if rows == 1 and finish
+            ]
+            counts[choice] = max(tape.dispatches for tape in tapes)
+        layers = len(engine.weights.layers)
+    assert counts["x"] == counts[None] + 4 * layers

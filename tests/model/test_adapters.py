@@ -1,0 +1,248 @@
+"""Adapters on the GPU against PEFT's logits, and against NumPy where there are none: all targets, few rows and many."""
+
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import wgemma
+from adapter_maker import pair
+from gguf_writer import write_gguf
+from wgemma.engine.backend import GpuBackend
+from wgemma.errors import AdapterError
+from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
+from wgemma.gpu.device import Limits, Span
+from wgemma.gpu.native import NativeDevice
+from wgemma.model.adapters import load_adapters, lows_over
+from wgemma.model.config import Config, find_tensors
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.quantize import quantize
+from wgemma.sync import run
+
+Floats = NDArray[np.float32]
+BASES = {"e2b": "tiny-e2b", "31b": "tiny-31b", "26b": "tiny-26b-a4b"}
+BOUND = {"e2b": 1e-3, "31b": 1e-3, "26b": 5e-3}
+NAMES = ("e2b-lora7", "e2b-lora9", "e2b-rslora", "31b-lora7", "31b-pattern", "26b-lora7")
+FEW = [3, 1, 2, 4, 1, 8]  # rows of passes that take the mat-vec path
+
+
+@pytest.fixture(scope="module")
+def prompts(shared: Path) -> dict[str, list[int]]:
+    told: dict[str, list[int]] = json.loads((shared / "lora/logits/tokens.json").read_text())
+    return told
+
+
+@pytest.fixture(scope="module")
+def compact() -> Iterator[NativeDevice]:
+    """Computes as a software adapter should, by one plain kernel; that is also quick to compile."""
+    device = NativeDevice(compact=True)
+    yield device
+    device.close()
+
+
+def error(got: Floats, golden: Floats) -> float:
+    return float(np.abs(got - golden[: len(got)]).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_pefts(shared: Path, gpu: NativeDevice, prompts: dict[str, list[int]], name: str) -> None:
+    base = name.partition("-")[0]
+    golden, folder = np.load(shared / f"lora/logits/{name}.npz"), shared / "lora/adapters"
+    with wgemma.load(shared / f"models/{BASES[base]}-F16.gguf", device=gpu, kv="f32") as model:
+        model.load_adapter(folder / name)
+        assert error(model.logits(prompts["short"], chunks=FEW), golden["short"]) <= BOUND[base]
+        assert error(model.logits(prompts["long"]), golden["long"]) <= BOUND[base]
+        model.load_adapter(folder / f"{name}.gguf", name)
+        assert model.adapters == {name: 1.0}
+        assert error(model.logits(prompts["short"]), golden["short"]) <= BOUND[base]
+
+
+@pytest.mark.parametrize(("kind", "device"), [("Q8_0", "compact"), ("Q4_K_M", "gpu")])
+def test_logits_on_a_quantised_base_equal_pefts_on_its_values(
+    shared: Path, request: pytest.FixtureRequest, prompts: dict[str, list[int]], kind: str, device: str
+) -> None:
+    golden = np.load(shared / f"lora/logits/e2b-lora7.{kind}-dequant.npz")
+    lora = shared / "lora/adapters/e2b-lora7"
+    where = request.getfixturevalue(device)
+    with wgemma.load(shared / f"models/tiny-e2b-{kind}.gguf", device=where, kv="f32", adapter=lora) as model:
+        assert error(model.logits(prompts["short"], chunks=FEW), golden["short"]) <= BOUND["e2b"]
+        assert error(model.logits(prompts["long"]), golden["long"]) <= BOUND["e2b"]
+
+
+def test_the_reference_applies_them_too(shared: Path, prompts: dict[str, list[int]]) -> None:
+    for name in ("e2b-lora9", "26b-lora7"):
+        base = name.partition("-")[0]
+        with wgemma.load(shared / f"models/{BASES[base]}-F16.gguf", device="reference") as model:
+            model.load_adapter(shared / "lora/adapters" / name)
+            golden = np.load(shared / f"lora/logits/{name}.npz")
+            assert error(model.logits(prompts["long"]), golden["long"]) <= BOUND[base]
+
+
+# -- against the reference
+
+
+def everything(path: Path, rank: int = 3, seed: int = 0) -> AdapterFile:
+    """An adapter on every matrix of a model that can have one, of different ranks."""
+    with wgemma.Gguf.open(path) as gguf:
+        tensors = find_tensors(Config.from_gguf(gguf), gguf.tensors)
+    wanted = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "inp_gate", "proj")
+    experts = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+    pairs: dict[str, Pair] = {}
+    for i, (name, tensor) in enumerate(tensors.items()):
+        part = name.split(".")[2] if name.startswith("blk.") else name
+        if name.endswith(".weight") and part in (*wanted, *experts, "token_embd.weight", "output.weight"):
+            columns, rows, *many = tensor.shape
+            count = many[0] if many else 1
+            pairs[name] = pair(columns, rows, rank=rank + i % 2, scale=0.7, experts=count, seed=seed + 2 * i)
+    columns, rows = tensors["token_embd.weight"].shape
+    pairs["output.weight"] = pair(columns, rows, rank=2, scale=0.5, seed=seed + 1000)
+    return AdapterFile("all", pairs, 1.0)
+
+
+def compare(path: Path, adapter: Path, device: NativeDevice, bound: float) -> None:
+    """One pass, passes of few rows, and a token that is generated."""
+    ids = [2, *np.random.default_rng(5).integers(24, 1000, 29).tolist()]
+    with wgemma.load(path, device="reference", adapter=adapter) as slow:
+        expected = slow.logits(ids)
+        bare = slow.logits(ids, adapter=None)
+    assert error(bare, expected) > 0.5  # it does something
+    with wgemma.load(path, device=device, kv="f32", adapter=adapter) as model:
+        for chunks in ([30], FEW):
+            got = model.logits(ids[: sum(chunks)], chunks=chunks)
+            assert error(got, expected) <= bound
+        assert next(model.generate(ids, temperature=0)).id == expected[-1].argmax()
+        assert error(model.logits(ids, adapter=None), bare) <= bound
+
+
+@pytest.mark.parametrize("model", ["tiny-e2b-Q4_K_M", "tiny-26b-a4b-F16"])
+def test_every_matrix_can_be_adapted_the_embedding_the_output_and_experts_too(
+    shared: Path, gpu: NativeDevice, tmp_path: Path, model: str
+) -> None:
+    path, file = shared / f"models/{model}.gguf", tmp_path / "all.gguf"
+    write_gguf_adapter(everything(path), file)
+    compare(path, file, gpu, 1e-3 if "e2b" in model else 5e-3)
+
+
+def test_gate_and_up_of_two_types_are_adapted_apart_and_so_are_those_of_experts(
+    shared: Path, compact: NativeDevice, tmp_path: Path
+) -> None:
+    with wgemma.Gguf.open(shared / "models/tiny-26b-a4b-F16.gguf") as gguf:
+        metadata = {k: v if isinstance(v, int | float | str) else list(v) for k, v in gguf.metadata.items()}
+        tensors = {t.name: (t.type, t.shape, gguf.read(t.name)) for t in gguf.tensors.values()}
+    changed: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    for name, (kind, shape, raw) in tensors.items():
+        if name.endswith("ffn_gate_up_exps.weight"):  # in one layer of two types, in the next of one
+            k, n, count = shape
+            halves = np.frombuffer(raw, np.float16).reshape(count, 2, n // 2, k).astype(np.float32)
+            for i, part in enumerate(("gate", "up")):
+                to = "Q8_0" if i and name.startswith(("blk.0.", "blk.2.", "blk.4.")) else "F16"
+                data = quantize(halves[:, i].reshape(-1, k), to).tobytes()
+                changed[name.replace("gate_up", part)] = (to, (k, n // 2, count), data)
+        elif name.endswith(("ffn_up.weight", "attn_k.weight")):
+            changed[name] = ("Q8_0", shape, quantize(dequantize(raw, kind, shape[::-1]), "Q8_0").tobytes())
+        else:
+            changed[name] = (kind, shape, raw)
+    path, file = tmp_path / "apart.gguf", tmp_path / "all.gguf"
+    path.write_bytes(write_gguf(metadata, changed))
+    write_gguf_adapter(everything(path), file)
+    compare(path, file, compact, 5e-3)
+
+
+def test_a_software_adapter_computes_the_same(
+    shared: Path, compact: NativeDevice, prompts: dict[str, list[int]]
+) -> None:
+    golden = np.load(shared / "lora/logits/e2b-lora9.npz")["short"]
+    lora = shared / "lora/adapters/e2b-lora9"
+    with wgemma.load(shared / "models/tiny-e2b-F16.gguf", device=compact, kv="f32", adapter=lora) as model:
+        assert error(model.logits(prompts["short"], chunks=FEW), golden) <= BOUND["e2b"]
+
+
+# -- several
+
+
+def test_two_adapters_are_the_sum_of_their_parts(
+    shared: Path, gpu: NativeDevice, prompts: dict[str, list[int]]
+) -> None:
+    ids, folder = prompts["short"], shared / "lora/adapters"
+    both = {"a": folder / "e2b-lora7", "b": folder / "e2b-lora9.gguf"}
+    path = shared / "models/tiny-e2b-F16.gguf"
+    scales = {"a": 0.25, "b": -0.5}
+    with wgemma.load(path, device="reference", adapter=both) as slow:
+        expected = {None: slow.logits(ids, adapter=None), "a": slow.logits(ids, adapter="a")}
+        all_of_them, weighed = slow.logits(ids), slow.logits(ids, adapter=scales)
+    with wgemma.load(path, device=gpu, kv="f32", adapter=both) as model:
+        for choice, golden in expected.items():
+            assert error(model.logits(ids, adapter=choice), golden) <= BOUND["e2b"]
+        assert error(model.logits(ids), all_of_them) <= BOUND["e2b"]
+        assert error(model.logits(ids, adapter=scales), weighed) <= BOUND["e2b"]
+        assert (model.logits(ids, adapter={"a": 0}) == model.logits(ids, adapter=None)).all()
+        model.unload_adapter("a")
+        model.load_adapter(folder / "e2b-lora9.gguf", "b", scale=0.5)
+        assert model.adapters == {"b": 0.5}
+        assert error(model.logits(ids), model.logits(ids, adapter={"b": 0.5})) == 0
+
+
+# -- room made by somebody else
+
+
+def test_room_for_an_adapter_is_laid_out_as_a_loaded_one(shared: Path, gpu: NativeDevice) -> None:
+    """Training fills such room; where a tensor's numbers lie in it is told by its place."""
+    with wgemma.load(shared / "models/tiny-e2b-F16.gguf", device=gpu) as model:
+        assert isinstance(model.backend, GpuBackend)
+        weights = model.backend.engine.weights
+        buffer, end = gpu.buffer(8 << 20, "room"), 0
+
+        def place(nbytes: int) -> Span:
+            nonlocal end
+            span = Span(buffer, end, nbytes)
+            end += -(-nbytes // 256) * 256
+            return span
+
+        lows = lows_over(weights, 4, {"attn_q", "attn_v", "ffn_up"}, place, gpu.buffer(64, "scales"))
+        assert [sorted(layer) for layer in lows.layers] == [["gate_up", "qkv"]] * 6
+        file = read_adapter(shared / "lora/adapters/e2b-lora7")
+        chosen = {
+            name: made for name, made in file.pairs.items() if name.split(".")[2] in ("attn_q", "attn_v", "ffn_up")
+        }
+        loaded = run(load_adapters(gpu, weights, [replace(file, pairs=chosen)]))
+        for ours, theirs in zip(lows.layers, loaded.layers, strict=True):
+            for name, low in ours.items():
+                other = theirs[name]
+                assert (low.edges, low.interleaved, low.width) == (other.edges, other.interleaved, other.width)
+                a, b = numbers(gpu, other.a.parts[0].codes), numbers(gpu, other.b)
+                for where in low.places:
+                    made = chosen[where.tensor]
+                    columns = low.a.columns
+                    assert a[where.row * columns : (where.row + 4) * columns] == made.a
+                    for j in range(4):
+                        begin = j * low.width + where.first
+                        got = b[begin : begin + where.step * (where.count - 1) + 1 : where.step]
+                        assert got == made.b[j::4]
+        loaded.free(gpu)
+
+
+def numbers(device: NativeDevice, span: object) -> "array[float]":
+    assert isinstance(span, Span)
+    return array("f", run(device.read(span.buffer, span.offset, span.size)))
+
+
+def test_what_would_not_be_applied_whole_is_refused(
+    shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wgemma.load(shared / "models/tiny-e2b-F16.gguf", device=gpu) as model:
+        before = gpu.allocated
+        monkeypatch.setattr(gpu, "limits", Limits(binding=4096))
+        with pytest.raises(AdapterError, match="more than this GPU binds at once"):
+            model.load_adapter(shared / "lora/adapters/e2b-lora7")
+        assert model.adapters == {} and gpu.allocated == before
+        monkeypatch.undo()
+        assert isinstance(model.backend, GpuBackend)
+        strange = AdapterFile("strange", {"blk.0.attn_q.weight": pair(256, 256), "blk.0.other.weight": pair(8, 8)}, 1.0)
+        with pytest.raises(AdapterError, match=r"strange changes blk\.0\.other\.weight, which wgemma cannot adapt"):
+            run(load_adapters(gpu, model.backend.engine.weights, [strange]))
+        assert gpu.allocated == before

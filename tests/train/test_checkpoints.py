@@ -1,0 +1,120 @@
+"""A checkpoint is all there or not at all, and only the run it belongs to can go on from it."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wgemma.errors import TrainingError
+from wgemma.sync import run
+from wgemma.train.checkpoints import Checkpoint, Folder, latest, save, steps_saved
+from wgemma.train.settings import Settings
+
+TENSORS = {"values": b"\1" * 4000, "first": b"\2" * 4000, "second": b"\3" * 4000}
+
+
+def at(step: int, **more: Any) -> Checkpoint:
+    made = {"settings": Settings(rank=4), "model": "m", "data": "d", "tensors": TENSORS, **more}
+    return Checkpoint(step, **made)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "out")
+
+
+@contextmanager
+def files_of_at_most(nbytes: int) -> Iterator[None]:
+    """The kernel refuses to write larger files, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_is_read_is_what_was_written(folder: Folder) -> None:
+    written = at(40, losses=[2.5, 0.1 + 0.2], validation=[(40, 1.5)])
+    run(save(folder, written))
+    assert run(latest(folder)) == written
+
+
+def test_the_last_two_are_kept(folder: Folder) -> None:
+    for step in (5, 10, 15, 100):
+        run(save(folder, at(step)))
+    assert run(steps_saved(folder)) == [15, 100]
+    assert run(latest(folder)).step == 100
+
+
+def test_a_disk_that_is_full_leaves_the_old_one_intact_and_says_so(folder: Folder) -> None:
+    run(save(folder, at(10)))
+    with files_of_at_most(2000), pytest.raises(TrainingError) as caught:
+        run(save(folder, at(20)))
+    assert str(caught.value).startswith(f"checkpoint-20 cannot be written to {folder.path}: File too large. ")
+    assert "checkpoint-10 is intact: make room and go on with --resume" in str(caught.value)
+    assert run(latest(folder)) == at(10)
+    assert [entry.name for entry in folder.path.iterdir()] == ["checkpoint-10"]
+    run(save(folder, at(20)))
+    assert run(latest(folder)) == at(20)
+
+
+def test_the_first_one_may_fail_too(folder: Folder) -> None:
+    with files_of_at_most(2000), pytest.raises(TrainingError, match=r"File too large\.$"):
+        run(save(folder, at(20)))
+
+
+def test_what_a_killed_run_left_half_written_is_no_checkpoint(folder: Folder) -> None:
+    run(save(folder, at(10)))
+    half = folder.path / "checkpoint-20.part"
+    half.mkdir()
+    (half / "values.bin").write_bytes(b"half")
+    assert run(latest(folder)).step == 10
+    run(save(folder, at(20)))
+    assert not half.exists() and run(latest(folder)).step == 20
+
+
+@pytest.mark.parametrize("file", ["values.bin", "first.bin", "state.json"])
+@pytest.mark.parametrize("harm", ["cut", "flip", "gone"])
+def test_a_damaged_one_is_refused(file: str, harm: str, folder: Folder) -> None:
+    run(save(folder, at(10)))
+    run(save(folder, at(20)))
+    path = folder.path / "checkpoint-20" / file
+    data = path.read_bytes()
+    match harm:
+        case "cut":
+            path.write_bytes(data[:-1])
+        case "flip":
+            path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        case _:
+            path.unlink()
+    with pytest.raises(TrainingError, match=r"checkpoint-20 in .* is damaged.*Delete it, and checkpoint-10 is taken"):
+        run(latest(folder))
+
+
+@pytest.mark.parametrize("state", ["[]", "{}", "null", '{"version": 2}', '{"version": 1, "files": []}'])
+def test_a_state_of_another_kind_is_refused(state: str, folder: Folder) -> None:
+    run(save(folder, at(10)))
+    (folder.path / "checkpoint-10" / "state.json").write_text(state)
+    with pytest.raises(TrainingError, match="damaged, or of another version"):
+        run(latest(folder))
+
+
+def test_without_any_there_is_nothing_to_go_on_from(folder: Folder) -> None:
+    with pytest.raises(TrainingError, match="holds no checkpoint to go on from; begin without --resume"):
+        run(latest(folder))
+
+
+def test_another_model_data_or_settings_are_refused() -> None:
+    made = at(10)
+    made.refuse_model("m")
+    made.refuse_others(Settings(rank=4, save_every=2), "d")
+    with pytest.raises(TrainingError, match="checkpoint-10 belongs to another model"):
+        made.refuse_model("x")
+    with pytest.raises(TrainingError, match="checkpoint-10 was made with other examples"):
+        made.refuse_others(Settings(rank=4), "x")
+    with pytest.raises(TrainingError, match=r"other settings \(rank 4, now 8\)"):
+        made.refuse_others(Settings(rank=8), "d")

@@ -1,0 +1,178 @@
+"""A fine-tuning from a file to a folder, with a learner small enough to see through and with the real one."""
+
+import json
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import wgemma
+from bigram_learner import After, BigramLearner
+from wgemma import Tokenizer
+from wgemma.errors import AdapterError, DataError, SettingsError, TrainingError
+from wgemma.files.adapters import read_adapter
+from wgemma.files.ollama import Store
+from wgemma.gpu.native import NativeDevice
+from wgemma.sync import run
+from wgemma.train.finetune import Result, Task, finetune, prepare_task
+from wgemma.train.trainer import Progress
+
+STORE = Path(__file__).resolve().parent.parent / "data" / "ollama-store"
+TINY = Store(STORE).model("gemma4:tiny").model
+TOKENIZER = Tokenizer.from_gguf(TINY)
+RECORDS = [{"prompt": f"Say {word}.", "completion": f"{word} {word}"} for word in ("yes", "no", "cat", "sun", "red")]
+
+
+def task(out: Path, source: Any = RECORDS, **given: Any) -> Task:
+    options = {name: given.pop(name) for name in ("resume", "skip_bad") if name in given}
+    given = given if options.get("resume") else {"rank": 2, "epochs": 2, "batch": 1, "seq": 64, **given}
+    return run(prepare_task(source, out, given, TOKENIZER, "small", context=512, **options))
+
+
+def finetuned(made: Task, **more: Any) -> Result:
+    learner = BigramLearner(len(TOKENIZER), made.settings)
+    return run(finetune(made, learner, base="gemma4:tiny", model="m", **more))
+
+
+def test_a_training_leaves_an_adapter_a_card_and_a_curve(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    made = task(out, validation=0.2, alpha=6.0)
+    told: list[Progress] = []
+    result = finetuned(made, progress=told.append, memory=lambda: 123)
+    assert (result.out, result.adapter, result.stopped) == (out, out, False)
+    assert len(result.losses) == result.steps == made.steps == len(told)
+    assert told[0].memory == 123
+    peft, gguf = read_adapter(out), read_adapter(out / "adapter.gguf")
+    assert peft.pairs == gguf.pairs and peft.pairs["blk.0.attn_q.weight"].scale == 3.0
+    assert peft.base == gguf.base == "gemma4:tiny"
+    kept = json.loads((out / "losses.json").read_text())
+    assert kept["losses"] == result.losses and kept["validation"] == [list(v) for v in result.validation]
+    card = (out / "README.md").read_text()
+    assert "wgemma run gemma4:tiny --adapter" in card and f"{result.losses[-1]:.4f}" in card
+    assert "| examples | 4 |" in card and "| held out for validation | 1 |" in card
+    assert (out / "loss.svg").read_text().startswith("<svg")
+
+
+def test_a_stopped_training_goes_on_with_the_settings_it_began_with(tmp_path: Path) -> None:
+    whole = finetuned(task(tmp_path / "whole", steps=6, dropout=0.0, rate=0.01))
+    first = finetuned(task(tmp_path / "part", steps=6, rate=0.01), cancel=After(2))
+    assert first.stopped and first.adapter is None and first.steps == 3
+    assert not (tmp_path / "part" / "adapter.gguf").exists()
+    rest = finetuned(task(tmp_path / "part", resume=True))
+    assert rest.losses == whole.losses and rest.adapter == tmp_path / "part"
+    assert read_adapter(rest.adapter).pairs == read_adapter(tmp_path / "whole").pairs
+
+
+def test_a_stop_that_comes_with_the_last_step_is_an_end(tmp_path: Path) -> None:
+    asked = Event()
+    asked.set()
+    assert finetuned(task(tmp_path / "out", steps=1), cancel=asked).adapter == tmp_path / "out"
+
+
+def test_other_data_or_settings_do_not_resume(tmp_path: Path) -> None:
+    finetuned(task(tmp_path / "out", steps=3))
+    with pytest.raises(TrainingError, match="other examples"):
+        task(tmp_path / "out", RECORDS[:-1], resume=True)
+    with pytest.raises(TrainingError, match="rank 2, now 3"):
+        task(tmp_path / "out", resume=True, rank=3)
+    with pytest.raises(TrainingError, match="belongs to another model"):
+        made = task(tmp_path / "out", resume=True)
+        run(finetune(made, BigramLearner(len(TOKENIZER), made.settings), base="x", model="other"))
+    with pytest.raises(TrainingError, match="holds no checkpoint"):
+        task(tmp_path / "none", resume=True)
+
+
+def test_a_folder_with_work_in_it_is_not_written_over(tmp_path: Path) -> None:
+    finetuned(task(tmp_path / "out", steps=3))
+    with pytest.raises(TrainingError, match=r"a training that got as far as step 3\. Go on with it by --resume"):
+        task(tmp_path / "out")
+    for folder in (tmp_path / "out").glob("checkpoint-*"):
+        folder.rename(tmp_path / folder.name)
+    with pytest.raises(TrainingError, match="holds an adapter already"):
+        task(tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match="is a file"):
+        task(tmp_path / "file")
+
+
+def test_a_file_of_its_own_validates(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(map(json.dumps, RECORDS[:2])))
+    made = task(tmp_path / "out", validation=str(other), steps=3)
+    assert len(made.examples) == 5 and sum(map(len, made.held)) == 2
+    assert len(finetuned(made).validation) == 3
+    other.write_text(json.dumps(RECORDS[0]))
+    with pytest.raises(TrainingError, match="other examples"):
+        task(tmp_path / "out", resume=True)
+
+
+def test_what_cannot_work_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="seq is 1024; this model's context is 512 tokens"):
+        task(tmp_path, seq=1024)
+    with pytest.raises(DataError, match="holds no example"):
+        task(tmp_path, [])
+    with pytest.raises(DataError, match="line 1: not an object"):
+        task(tmp_path, [7])
+
+
+def test_what_was_left_out_and_cut_is_told(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("nonsense\n" + json.dumps(RECORDS[0]))
+    long = {"prompt": "Say it.", "completion": "word " * 90}
+    result = finetuned(task(tmp_path / "out", [7, long, *RECORDS], skip_bad=True, validation=str(other), steps=1))
+    assert [(bad.line, bad.reason.partition(":")[0]) for bad in result.bad] == [(1, "not an object"), (1, "not JSON")]
+    assert result.truncated == 1
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| bad lines left out | 2 |" in card and "| cut to the length of a sequence | 1 |" in card
+
+
+def test_a_disk_that_is_full_at_the_very_end_can_be_made_good(tmp_path: Path) -> None:
+    made = task(tmp_path / "out", steps=2)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "adapter_model.safetensors").mkdir()  # in the way of the file
+    with pytest.raises(AdapterError, match="cannot be written"):
+        finetuned(made)
+    (tmp_path / "out" / "adapter_model.safetensors").rmdir()
+    assert finetuned(task(tmp_path / "out", resume=True)).adapter is not None
+
+
+# -- with the real learner
+
+
+def test_a_model_learns_resumes_exactly_and_stays_what_it_was(gpu: NativeDevice, tmp_path: Path) -> None:
+    small = {"rank": 2, "steps": 3, "seq": 32, "batch": 4, "rate": 0.01, "targets": "all", "validation": 0.2}
+    with wgemma.load(TINY, device=gpu) as model:
+        before, held = model.logits([2, 30, 31]), gpu.allocated
+        whole = model.finetune(RECORDS, out=tmp_path / "whole", **small)
+        assert len(whole.losses) == whole.steps == 3 and whole.losses[-1] < whole.losses[0]
+        first = model.finetune(RECORDS, out=tmp_path / "part", cancel=After(0), **small)
+        assert first.stopped and first.losses == whole.losses[:1]
+        rest = model.finetune(RECORDS, out=tmp_path / "part", resume=True)
+        assert (rest.losses, rest.validation) == (whole.losses, whole.validation)
+        assert read_adapter(tmp_path / "part").pairs == read_adapter(tmp_path / "whole" / "adapter.gguf").pairs
+        assert gpu.allocated == held  # everything was given back
+        assert (model.logits([2, 30, 31]) == before).all()
+        assert whole.adapter is not None
+        model.load_adapter(whole.adapter, name="mine")
+        assert (model.logits([2, 30, 31]) != before).any()
+
+
+def test_what_was_learnt_is_what_a_chat_meets(gpu: NativeDevice, tmp_path: Path) -> None:
+    """The loss that training computed first is that of the bare model's own logits in a chat."""
+    import numpy as np
+
+    record = {"prompt": "Who?", "completion": "I am here."}
+    with wgemma.load(TINY, device=gpu, kv="f32") as model:
+        result = model.finetune([record], out=tmp_path / "out", rank=2, steps=1, seq=64, targets="q")
+        asked = wgemma.render([{"role": "user", "content": "Who?"}])
+        prompt = model.tokenizer.encode(asked, special=True)
+        reply = [*model.tokenizer.encode("I am here."), model.tokenizer.id("<turn|>")]
+        logits = model.logits([*prompt, *reply])[len(prompt) - 1 : -1].astype(np.float64)
+        nll = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(reply)), reply]
+        assert result.losses == pytest.approx([nll.mean()], rel=1e-4)
+
+
+def test_without_a_gpu_training_is_refused(tmp_path: Path) -> None:
+    with wgemma.load(TINY, device="reference") as model, pytest.raises(wgemma.DeviceError, match="needs a GPU"):
+        model.finetune(RECORDS, out=tmp_path / "out")

@@ -1,0 +1,254 @@
+"""Training on the GPU against PyTorch's autograd: losses, every gradient, and the adapter after some steps of AdamW."""
+
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from wgemma.engine.engine import Engine, Options
+from wgemma.errors import OutOfMemory, TrainingError
+from wgemma.files.adapters import AdapterFile, read_adapter
+from wgemma.files.gguf import Gguf
+from wgemma.gpu.native import NativeDevice
+from wgemma.sync import run
+from wgemma.train.batches import Pack
+from wgemma.train.data import IGNORED, Example
+from wgemma.train.learner import Learner, bucket, capacities, estimate, open_learner, passes
+from wgemma.train.settings import Settings
+
+SEVEN = ("q", "k", "v", "o", "gate", "up", "down")
+ROWS = 96  # a bucket: the batch has 86
+TARGETS = 60
+SETTINGS = Settings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, rate=1e-3)
+
+# case: its base, its adapter, its targets
+CASES = {
+    "e2b-Brand": ("tiny-e2b-F16", "e2b-lora7", SEVEN),
+    "e2b-B0": ("tiny-e2b-F16", "e2b-lora7", SEVEN),
+    "e2b-ple-Brand": ("tiny-e2b-F16", "e2b-lora9", ("all",)),
+    "e2b-Q8_0-Brand": ("tiny-e2b-Q8_0", "e2b-lora7", SEVEN),
+    "e2b-Q4_K_M-Brand": ("tiny-e2b-Q4_K_M", "e2b-lora7", SEVEN),
+    "31b-Brand": ("tiny-31b-F16", "31b-lora7", SEVEN),
+    "26b-Brand": ("tiny-26b-a4b-F16", "26b-lora7", SEVEN),
+}
+
+Adapters: TypeAlias = dict[str, tuple[Any, Any]]  # A and B by tensor
+
+
+@pytest.fixture(scope="module")
+def batch(shared: Path) -> Pack:
+    """Both sequences of the goldens, without their padding."""
+    data = np.load(shared / "lora/train/batch.npz")
+    sizes = data["attention_mask"].sum(axis=1)
+    rows = zip(data["input_ids"], data["labels"], sizes, strict=True)
+    return Pack(Example(array("i", ids[:n].tolist()), array("i", labels[:n].tolist())) for ids, labels, n in rows)
+
+
+@pytest.fixture(scope="module")
+def engines(gpu: NativeDevice, shared: Path) -> Iterator[Callable[[str], Engine]]:
+    made: dict[str, Engine] = {}
+
+    def of(base: str) -> Engine:
+        if base not in made:
+            gguf = Gguf.open(shared / f"models/{base}.gguf")
+            made[base] = run(Engine.load(gpu, gguf, Options(context=256)))
+        return made[base]
+
+    yield of
+    for engine in made.values():
+        engine.free()
+        engine.gguf.close()
+
+
+@pytest.fixture
+def begin(engines: Callable[[str], Engine], shared: Path) -> Iterator[Callable[..., Learner]]:
+    """A learner of one of the cases, with the adapter the case begins with."""
+    made: list[Learner] = []
+
+    def of(case: str, **settings: Any) -> Learner:
+        base, adapter, targets = CASES[case]
+        learner = run(Learner.begin(engines(base), replace(SETTINGS, targets=targets, **settings), ROWS))
+        made.append(learner)
+        given = read_adapter(shared / "lora/adapters" / adapter)
+        if case.endswith("B0"):
+            for pair in given.pairs.values():
+                pair.b[:] = array("f", bytes(4 * len(pair.b)))
+        learner.put(given)
+        return learner
+
+    yield of
+    for learner in made:
+        learner.free()
+
+
+def golden(shared: Path, case: str) -> Any:
+    return json.loads((shared / f"lora/train/{case}/golden.json").read_text())
+
+
+def numbers(adapter: AdapterFile) -> Adapters:
+    return {name: (np.array(pair.a), np.array(pair.b)) for name, pair in adapter.pairs.items()}
+
+
+def saved(shared: Path, case: str, name: str) -> Adapters:
+    """Numbers in the shape of an adapter, with the configuration of the adapter that the case trains."""
+    from wgemma.files.adapter_peft import read_peft
+
+    config = (shared / "lora/adapters" / CASES[case][1] / "adapter_config.json").read_bytes()
+    return numbers(run(read_peft(config, shared / f"lora/train/{case}/{name}.safetensors", name)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_and_every_gradient_are_autograds(
+    begin: Callable[..., Learner], shared: Path, batch: Pack, case: str
+) -> None:
+    learner, right = begin(case), golden(shared, case)
+    loss = run(learner.accumulate([batch], TARGETS, 0)) / TARGETS
+    assert loss == pytest.approx(right["loss"], rel=1e-6)
+    got, expected = numbers(run(learner.gradients())), saved(shared, case, "grads")
+    assert got.keys() == expected.keys()
+    for name, pair in expected.items():
+        for ours, theirs in zip(got[name], pair, strict=True):
+            assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs), name
+    assert run(learner.update(1e-3, 0)) == pytest.approx(right["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("case", "steps"), [("e2b-B0", 5), ("26b-Brand", 1)])
+def test_adamw_leads_to_the_same_adapter(
+    begin: Callable[..., Learner], shared: Path, batch: Pack, case: str, steps: int
+) -> None:
+    learner, right = begin(case), golden(shared, case)
+    for step in range(steps):
+        loss = run(learner.accumulate([batch], TARGETS, step)) / TARGETS
+        assert loss == pytest.approx(right["losses"][step], abs=1e-4)
+        assert run(learner.update(1e-3, step)) == pytest.approx(right["grad_norms_before_clip"][step], rel=1e-3)
+    got, expected = numbers(run(learner.adapter())), saved(shared, case, f"adapter_step{steps}")
+    away = np.concatenate([(a - b) for name in expected for a, b in zip(got[name], expected[name], strict=True)])
+    assert np.sqrt(np.mean(away**2)) < 2e-5
+    assert np.mean(np.abs(away) > 1e-4) < 1e-3
+
+
+def test_computing_layers_again_changes_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
+    states = []
+    for checkpointing in (True, False):
+        learner = begin("e2b-Brand", checkpointing=checkpointing, dropout=0.1)
+        run(learner.accumulate([batch], TARGETS, 0))
+        states.append(numbers(run(learner.gradients())))
+    for name, pair in states[0].items():
+        assert all(np.array_equal(a, b) for a, b in zip(pair, states[1][name], strict=True)), name
+
+
+def test_packing_changes_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
+    """Together in a pass, one behind the other in the other order, and each in a pass of its own."""
+    learner = begin("e2b-Brand")
+    alone = [Pack((example,)) for example in batch]
+    results = []
+    for packs in ([batch], [Pack(reversed(batch))], [alone[0]], [alone[1]]):
+        loss = run(learner.accumulate(packs, TARGETS, 0))
+        results.append((loss, numbers(run(learner.gradients()))))
+        learner.forget()
+    whole, turned, *parts = results
+    assert turned[0] == pytest.approx(whole[0], rel=1e-6)
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-6)
+    for name, pair in whole[1].items():
+        for i, expected in enumerate(pair):
+            limit = 1e-5 * np.linalg.norm(expected)
+            assert np.linalg.norm(turned[1][name][i] - expected) <= limit
+            assert np.linalg.norm(sum(part[name][i] for _, part in parts) - expected) <= limit
+
+
+def test_a_run_that_is_taken_up_again_goes_on_as_it_would_have(begin: Callable[..., Learner], batch: Pack) -> None:
+    first, second = begin("e2b-Brand", dropout=0.2), begin("e2b-Brand", dropout=0.2)
+
+    def step(learner: Learner, number: int) -> float:
+        loss = run(learner.accumulate([batch], TARGETS, number))
+        run(learner.update(1e-3, number))
+        return loss
+
+    step(first, 0)
+    state = run(first.state())
+    expected = step(first, 1)
+    run(second.restore(state))
+    assert step(second, 1) == expected
+    assert run(first.state()) == run(second.state())
+
+
+def test_dropout_is_only_in_training_and_another_in_every_step(begin: Callable[..., Learner], batch: Pack) -> None:
+    plain, dropping = begin("e2b-Brand"), begin("e2b-Brand", dropout=0.5)
+    losses = {run(dropping.accumulate([batch], TARGETS, step)) for step in (0, 0, 1)}
+    assert len(losses) == 2
+    assert run(dropping.evaluate([batch])) == run(plain.evaluate([batch]))
+    assert run(plain.evaluate([batch]))[0] not in losses
+
+
+def test_gradients_that_are_not_finite_move_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
+    learner = begin("e2b-Brand")
+    before = run(learner.state())
+    learner.device.write(learner.flat.buffers["gradients"][0], 0, array("f", [float("nan")]).tobytes())
+    assert not np.isfinite(run(learner.update(1e-3, 0)))
+    assert run(learner.state()) == before
+    assert np.isfinite(run(learner.update(1e-3, 0)))  # and they are forgotten
+
+
+# -- room
+
+
+def test_rows_come_in_few_sizes_that_waste_little() -> None:
+    assert [bucket(rows) for rows in (1, 32, 33, 65, 97, 129, 200, 1000)] == [32, 32, 64, 96, 128, 192, 256, 1024]
+    assert all(rows <= bucket(rows) <= 1.5 * rows for rows in range(64, 3000))
+
+
+def test_packs_go_together_as_far_as_a_pass_holds_them() -> None:
+    packs = [Pack((Example(array("i", range(n)), array("i", [IGNORED] * n)),)) for n in (10, 20, 5, 30)]
+    assert [[pack.rows for pack in some] for some in passes(packs, 32)] == [[10, 20], [5], [30]]
+
+
+def test_the_estimate_is_what_is_allocated(begin: Callable[..., Learner]) -> None:
+    for checkpointing in (True, False):
+        learner = begin("e2b-Brand", checkpointing=checkpointing)
+        assert estimate(learner.engine, learner.settings, ROWS).nbytes == learner.nbytes
+
+
+def test_what_does_not_fit_is_refused_with_what_would(
+    engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines("tiny-e2b-F16")
+    held = sum(buffer.size for buffer in engine.weights.buffers)
+    settings = replace(SETTINGS, seq=256, batch=4)
+    room = estimate(engine, replace(settings, seq=64), 64).nbytes
+    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + room))
+    assert capacities(engine, settings) == []
+    with pytest.raises(TrainingError, match=r"GB beside the model.*With seq 64 it would take \d+% of that"):
+        run(open_learner(engine, settings))
+    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + 1000))
+    with pytest.raises(TrainingError, match="lower rank or a smaller model"):
+        run(open_learner(engine, settings))
+
+
+def test_a_gpu_that_runs_full_gets_everything_back(
+    engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer rows are tried until there is room, and what was tried before is given back."""
+    engine = engines("tiny-e2b-F16")
+    device, make, live = engine.device, engine.device.buffer, {}
+    settings = replace(SETTINGS, seq=32, batch=4)
+    most = estimate(engine, settings, 32).nbytes + 1000
+
+    def limited(size: int, label: str) -> Any:
+        if sum(buffer.size for buffer in live.values()) + size > most:
+            raise OutOfMemory("the GPU is full.")
+        buffer = make(size, label)
+        live[id(buffer)] = buffer
+        return buffer
+
+    free = device.free
+    monkeypatch.setattr(device, "buffer", limited)
+    monkeypatch.setattr(device, "free", lambda buffer: (live.pop(id(buffer), None), free(buffer)))
+    learner = run(open_learner(engine, settings))
+    assert learner.rows == 32 and sum(buffer.size for buffer in live.values()) == learner.nbytes
+    learner.free()
+    assert not live
