@@ -1,13 +1,14 @@
 """The engine's door in a web page: answers the messages of web/worker.js by the async API.
 
 One Page lives in one Worker and has one model at a time. Messages are answered one after the other, except `stop`,
-which ends the reply that is under way. Every error leaves as a code and a sentence, never as a traceback.
+which ends the reply or the load that is under way. Every error leaves as a code and a sentence, never as a traceback.
 """
 
 import asyncio
 import json
 import math
 import re
+import traceback
 from array import array
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -17,11 +18,14 @@ from typing import Any
 
 from wgemma.api import Model, Part, assemble
 from wgemma.engine import selftest
-from wgemma.engine.engine import Options, table_choices
+from wgemma.engine.adapting import ALL
+from wgemma.engine.engine import CHUNK, Options, table_choices
 from wgemma.engine.replying import Usage
 from wgemma.errors import (
+    AdapterError,
     BadLogits,
     CutOff,
+    DataError,
     DeviceError,
     DeviceLost,
     Error,
@@ -31,6 +35,7 @@ from wgemma.errors import (
     OutOfMemory,
     SessionError,
     SourceError,
+    TrainingError,
 )
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
@@ -51,8 +56,13 @@ CODES: tuple[tuple[type[Exception], str], ...] = (
     (ModelError, "model"),
     (BadLogits, "model"),
     (MediaError, "media"),
+    (AdapterError, "adapter"),
+    (DataError, "data"),
+    (TrainingError, "training"),
     (Error, "settings"),
 )
+
+SHORT_CHUNK = 128  # rows of a pass where a long one would keep everybody waiting
 
 Tell = Callable[[str, Any], None]  # sends a message's progress or a part of its answer
 
@@ -86,7 +96,7 @@ class Page:
             else:
                 post("result", to_json(value))
         except Exception as error:
-            post("error", to_json({"code": code_of(error), "message": str(error)}))
+            post("error", to_json({"code": code_of(error), "message": sentence_of(error)}))
         finally:
             del self._stops[order.id]
 
@@ -99,22 +109,22 @@ class Page:
             sources.append(PageSource(order.projector))
         try:
             return await self._open(sources, order, tell)
-        except GgufError:
-            for source in sources:
-                await source.discard()  # nobody wants to keep that
-            raise
-        except BaseException:
+        except BaseException as error:
             self._close()
             for source in sources:
-                source.close()
+                if isinstance(error, GgufError):
+                    await source.discard()  # nobody wants to keep that
+                else:
+                    source.close()
             raise
 
     async def _open(self, sources: list[PageSource], order: Any, tell: Tell) -> dict[str, Any]:
         opened = [await Gguf.aopen(source) for source in sources]
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
-        options = Options(context=order.context or None, ple=order.ple)
+        chunk = SHORT_CHUNK if self._device.compact else CHUNK
+        options = Options(context=order.context or None, ple=order.ple, chunk=chunk)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
-        progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell)
+        progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell, self._stops[order.id])
         name = sources[0].name
         self._model = await assemble(ModelFiles(name, name), opened, self._device, options, progress.add)
         for source in sources:
@@ -123,7 +133,6 @@ class Page:
         return self._info(self._model, opened)
 
     def _info(self, model: Model, opened: list[Gguf]) -> dict[str, Any]:
-        assert self._device is not None
         return {
             "name": model.name,
             "parameters": sum(tensor.elements for tensor in opened[0].tensors.values()),
@@ -132,10 +141,16 @@ class Page:
             "vocabulary": len(model.tokenizer),
             "sees": model.sees,
             "hears": model.hears,
-            "adapter": self._device.info.name,
+            "adapter": model.backend.name,
             "bytes": sum(gguf.source.size for gguf in opened),
-            "gpuBytes": self._device.allocated,
+            "gpuBytes": self._on_gpu,
         }
+
+    @property
+    def _on_gpu(self) -> int:
+        """Bytes on the device, which may be another one by now."""
+        backend = self._model.backend if self._model else None
+        return int(getattr(getattr(backend, "device", None), "allocated", 0))
 
     async def _unload(self, order: Any, tell: Tell) -> None:
         self._close()
@@ -167,7 +182,8 @@ class Page:
         return self.model.tokenizer.encode(order.text)
 
     async def _logits(self, order: Any, tell: Tell) -> bytes:
-        return await self.model.logit_bytes(order.ids.to_py())
+        options = order.options.to_py()
+        return await self.model.logit_bytes(order.ids.to_py(), adapter=options.get("adapter", ALL))
 
     async def _encode(self, order: Any, tell: Tell) -> bytes:
         return await self.model.backend.encode(content_of(_media(order.media.to_py())))
@@ -176,7 +192,36 @@ class Page:
         self.model.backend.reset()
 
     async def _stats(self, order: Any, tell: Tell) -> dict[str, int]:
-        return {"heap": self._home.heap(), "gpu": self._device.allocated if self._device else 0}
+        return {"heap": self._home.heap(), "gpu": self._on_gpu}
+
+    # -- adapters
+
+    async def _adapt(self, order: Any, tell: Tell) -> dict[str, Any]:
+        """Loads an adapter: a GGUF in one source, or PEFT's configuration and weights in two."""
+        sources = [PageSource(source) for source in order.sources]
+        target = sources[0] if len(sources) == 1 else tuple(sources)
+        try:
+            name = await self.model.aload_adapter(target, order.name or None, order.scale)
+        finally:
+            for source in sources:
+                source.close()
+        return {"name": name, "adapters": self.model.adapters}
+
+    async def _unadapt(self, order: Any, tell: Tell) -> dict[str, Any]:
+        await self.model.aunload_adapter(order.name)
+        return {"adapters": self.model.adapters}
+
+    # -- training
+
+    async def _examine(self, order: Any, tell: Tell) -> dict[str, Any]:
+        from wgemma.page_training import examined
+
+        return await examined(self.model, order)
+
+    async def _finetune(self, order: Any, tell: Tell) -> None:
+        from wgemma.page_training import trained
+
+        await trained(self.model, order, tell, self._stops[order.id])
 
 
 class _PageKeeper:
@@ -204,14 +249,17 @@ def _bytes_to_load(device: BrowserDevice, gguf: Gguf, options: Options) -> int:
 
 
 class _Loading:
-    """Tells how far the weights have come."""
+    """Tells how far the weights have come, and ends it all when nobody wants them any more."""
 
-    def __init__(self, total: int, tell: Tell) -> None:
+    def __init__(self, total: int, tell: Tell, stop: asyncio.Event) -> None:
         self.total = total
         self.loaded = 0
         self._tell = tell
+        self._stop = stop
 
     def add(self, nbytes: int) -> None:
+        if self._stop.is_set():
+            raise SessionError("loading was given up.")
         self.loaded = min(self.loaded + nbytes, self.total)
         self._tell("progress", {"stage": "load", "loaded": self.loaded, "total": self.total})
 
@@ -313,3 +361,11 @@ def code_of(error: Exception) -> str:
     if isinstance(error, PageError):
         return error.code
     return next((code for kind, code in CODES if isinstance(error, kind)), "worker")
+
+
+def sentence_of(error: Exception) -> str:
+    """What to show. An error that nobody meant goes to the console whole, and to the page in short."""
+    if isinstance(error, Error):
+        return str(error)
+    traceback.print_exception(error)
+    return f"The engine stumbled: {type(error).__name__}: {error}. Load the model again; the console says more."

@@ -4,10 +4,12 @@ One browser serves all tests; the server remembers what is asked for, and can be
 """
 
 import json
+import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,7 +20,7 @@ import pytest
 
 from wgemma.web.site import CSP, KINDS, Site
 
-sys.path.append(str(Path(__file__).parent))  # for face.py
+sys.path.append(str(Path(__file__).parent))  # for face.py and app_page.py
 
 FLAGS = (
     "--enable-unsafe-webgpu",  # SwiftShader: WebGPU without a GPU
@@ -156,3 +158,58 @@ def micro(server: PageServer, data: Path) -> str:
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     server.models["micro.gguf"] = data / "ollama-store" / store["gemma4:tiny"]["model"]
     return "/models/micro.gguf"
+
+
+@pytest.fixture(scope="module")
+def lab(browser: Any, server: PageServer) -> Iterator[Callable[[str], Any]]:
+    """Runs Python in a Worker, with nothing in between, and gives what its last expression says in JSON."""
+    server.files["lab.js"] = Path(__file__).with_name("lab.js")
+    page = browser.new_page()
+    page.goto(f"{server.url}/empty.html")
+    page.evaluate("() => { globalThis.lab = new Worker('/lab.js', {type: 'module'}); }")
+
+    def run(code: str) -> Any:
+        script = "(code) => new Promise((done) => { lab.onmessage = ({data}) => done(data); lab.postMessage(code); })"
+        told = page.evaluate(script, code)
+        assert "error" not in told, told
+        return json.loads(told["value"])
+
+    yield run
+    page.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: PageServer) -> Iterator[Callable[..., Any]]:
+    """Opens the page people chat with in a browser that knows nothing yet; `script=False` leaves the engine in it."""
+    from app_page import MODELS, SCRIPT, App
+
+    contexts = []
+
+    def visit(script: bool = True, models: Any = MODELS, init: str = "", **how: Any) -> App:
+        context = browser.new_context(service_workers="block", **{"viewport": {"width": 1280, "height": 800}, **how})
+        contexts.append(context)
+        context.route("**/models.json", lambda route: route.fulfill(json=models))
+        if script:
+            kind = {"content_type": "text/javascript"}
+            context.route("**/wgemma.js", lambda route: route.fulfill(body=SCRIPT, **kind))
+        if init:
+            context.add_init_script(init)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        return App(page, server.url)
+
+    yield visit
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def kill_gpu(browser: Any) -> Callable[[], None]:
+    """Ends the browser's GPU process, as a driver that crashes does."""
+
+    def kill() -> None:
+        running = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+        (gpu,) = (process["id"] for process in running if process["type"] == "GPU")
+        os.kill(gpu, signal.SIGKILL)
+
+    return kill

@@ -4,7 +4,9 @@
  * `scripted.answers` is a list of answers, each a list of parts; the last is used again and again. A part that is a
  * string is content, {error: {code, message}} is thrown, "…" goes on until it is stopped. `scripted.failure` is what
  * loading fails with, `scripted.pause` how long each step of it takes. `scripted.asked` is what was asked for: {messages,
- * options} of each chat; `scripted.loads` what was loaded.
+ * options} of each chat; `scripted.loads` what was loaded. A training makes `scripted.steps` steps, takes
+ * `scripted.pause` for each, and fails with `scripted.trouble` after the last; `scripted.examined` is what is in any
+ * file. `scripted.tuned` is what was asked for.
  */
 
 export class WgemmaError extends Error {
@@ -19,6 +21,9 @@ const scripted = (globalThis.scripted = {
   answers: [["You said it."]],
   asked: [],
   loads: [],
+  tuned: [],
+  steps: 4,
+  examined: { examples: 5, held: 0, tokens: 113, targets: 24, truncated: 0, bad: [] },
   sees: true,
   hears: true,
   ...globalThis.scripted,
@@ -53,7 +58,45 @@ export async function load(source, { onProgress, signal, ...options } = {}) {
     },
     chat,
     close() {},
+    async loadAdapter(file, { name = file.name?.replace(".gguf", "") ?? "adapter" } = {}) {
+      if (file.name?.startsWith("bad")) throw new WgemmaError("adapter", `${file.name} does not fit this model.`);
+      scripted.adapters = { ...scripted.adapters, [name]: file.name ?? file.map((one) => one.name) };
+      return name;
+    },
+    async unloadAdapter(name) {
+      delete scripted.adapters[name];
+    },
+    async examine(file, settings) {
+      if (scripted.unreadable) throw new WgemmaError("data", scripted.unreadable);
+      return { ...scripted.examined, steps: settings.steps ?? scripted.steps };
+    },
+    finetune,
   };
+}
+
+async function* finetune(data, { signal, ...settings }) {
+  scripted.tuned.push({ data: data.name, settings });
+  const losses = [];
+  const validation = [];
+  for (let step = 1; step <= scripted.steps && !signal.aborted; step++) {
+    await soon(scripted.pause);
+    losses.push(3.2 * 0.985 ** step + 0.25 * Math.sin(step * 12.9898) ** 2);
+    const told = { step, steps: scripted.steps, epoch: Math.ceil((3 * step) / scripted.steps), loss: losses.at(-1) };
+    const held = scripted.examined.held && step % 20 === 0 ? 3.3 * 0.986 ** step + 0.2 : null;
+    if (held) validation.push([step, held]);
+    const left = (scripted.steps - step) * 1.4;
+    yield { ...told, rate: 2e-4, norm: 1, tokensPerSecond: 742, secondsLeft: left, memory: 3.4e9, validation: held };
+  }
+  const file = (name) => new File([`${name} of ${losses.length} steps`], name);
+  const adapter = {
+    gguf: file("adapter.gguf"),
+    config: file("adapter_config.json"),
+    safetensors: file("adapter_model.safetensors"),
+    card: file("README.md"),
+    curve: file("loss.svg"),
+  };
+  yield { losses, validation, steps: scripted.steps, stopped: losses.length < scripted.steps, adapter };
+  if (scripted.trouble) throw new WgemmaError("training", scripted.trouble);
 }
 
 async function* chat(messages, { signal, ...options }) {

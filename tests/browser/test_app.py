@@ -12,88 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app_page import App
 
 from app_server import running_app
 from media_maker import png
 
-SCRIPT = Path(__file__).with_name("scripted_wgemma.js").read_text(encoding="utf-8")
-FACTS = {"quantisation": "Q4_K_M", "parameters": 5_123_178_051, "capabilities": ["completion", "vision", "audio"]}
-MODELS = [
-    {"name": "tiny", "url": "models/tiny.gguf", "size": 15_000_000, "digest": "a" * 64, "embedded": True, **FACTS},
-    {"name": "gemma4:e2b", "url": "models/e2b.gguf", "size": 7_162_394_016, "digest": "b" * 64, **FACTS}
-    | {"settings": {"temperature": 0.7, "topK": 20}, "system": "You are a pirate."},
-]
-
-
 DOT = png(3, 2, [bytes(3)] * 2)
-
-
-class App:
-    """The open page, spoken to by the names of its parts."""
-
-    def __init__(self, page: Any, url: str) -> None:
-        self.page = page
-        self.url = url
-        self.errors: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and self.errors.append(said.text))
-
-    def __getitem__(self, name: str) -> Any:
-        return self.page.get_by_test_id(name)
-
-    def open(self) -> "App":
-        self.page.goto(self.url)
-        return self.ready()
-
-    def ready(self, timeout: float = 10_000) -> "App":
-        self.page.wait_for_function(
-            "() => document.querySelector('[data-testid=status]').textContent === 'ready'", timeout=timeout
-        )
-        return self
-
-    def script(self, *answers: list[Any]) -> None:
-        self.page.evaluate("(answers) => { scripted.answers = answers }", list(answers))
-
-    def say(self, text: str) -> None:
-        self["prompt"].fill(text)
-        self["prompt"].press("Enter")
-
-    def ask(self, text: str) -> str:
-        self.say(text)
-        return self.answered()
-
-    def answered(self) -> str:
-        self.ready()
-        return self["message-model"].last.inner_text()
-
-    def asked(self) -> list[dict[str, Any]]:
-        return self.page.evaluate("() => scripted.asked")
-
-    def text(self, name: str) -> str:
-        return str(self[name].inner_text())
-
-
-@pytest.fixture
-def visit(browser: Any, server: Any) -> Iterator[Callable[..., App]]:
-    """Opens the page in a browser that knows nothing yet; `script=False` leaves the real engine in it."""
-    contexts = []
-
-    def visit(script: bool = True, models: Any = MODELS, init: str = "", **how: Any) -> App:
-        context = browser.new_context(service_workers="block", **{"viewport": {"width": 1280, "height": 800}, **how})
-        contexts.append(context)
-        context.route("**/models.json", lambda route: route.fulfill(json=models))
-        if script:
-            kind = {"content_type": "text/javascript"}
-            context.route("**/wgemma.js", lambda route: route.fulfill(body=SCRIPT, **kind))
-        if init:
-            context.add_init_script(init)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        return App(page, server.url)
-
-    yield visit
-    for context in contexts:
-        context.close()
 
 
 @pytest.fixture
@@ -143,8 +67,9 @@ def test_escape_and_the_button_stop_an_answer_and_keep_it(app):
 def test_an_answer_can_be_had_again_and_the_first_is_kept(app):
     app.script(["first"], ["second"])
     app.ask("Hello")
-    app["regenerate"].click()
+    app["regenerate"].press("Enter")
     assert app.answered() == "second"
+    assert app.page.evaluate("() => document.activeElement.dataset.testid") == "prompt"  # its button is another one now
     assert app["message-model"].count() == 1
     assert app.text("versions") == "2/2"
     app.page.get_by_label("Earlier version").click()
@@ -165,8 +90,9 @@ def test_a_message_can_be_edited_and_sent_again(app):
     said = [message["content"] for message in app.asked()[-1]["messages"]]
     assert said == ["a", "one", "c"]
     app["edit"].first.click()
-    app["edit-cancel"].click()
+    app["edit-text"].press("Escape")
     assert app["message-user"].all_inner_texts() == ["a", "c"]
+    assert app.page.evaluate("() => document.activeElement.dataset.testid") == "edit"  # back where one was
 
 
 def test_thinking_is_open_while_it_lasts_and_closed_after(app):
@@ -246,6 +172,15 @@ def test_settings_count_at_once_and_nonsense_is_explained(app):
         assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
         options = {"think": False, "temperature": 0, "topK": 7, "topP": 0.5, "minP": 0.1, "seed": 42, "maxTokens": 9}
         assert asked["options"] == options
+
+
+def test_a_picked_model_may_bring_its_towers_in_a_second_file(app):
+    files = [{"name": name, "mimeType": "", "buffer": b"GGUF"} for name in ("mmproj-F16.gguf", "gemma.gguf")]
+    app["pick-file"].set_input_files(files)
+    loaded = "() => scripted.loads.at(-1).source === 'gemma.gguf' && scripted.loads.at(-1).projector.name"
+    assert app.page.wait_for_function(loaded).json_value() == "mmproj-F16.gguf"
+    app.ready()
+    assert "gemma.gguf" in app["model-select"].locator("option:checked").inner_text()
 
 
 def test_a_file_that_is_no_model_is_explained_and_the_chat_kept(app):

@@ -1,19 +1,14 @@
 """The page's GPU: with less than usual, gone for a moment, and gone for good. What is asked of the network is ours."""
 
 import json
-import os
-import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from face import Face
 from test_engine import HELLO, errors, sequence
-
-pytestmark = pytest.mark.slow  # until they were seen to hold on a quiet machine
 
 # In the Worker: what the adapter grants, and the devices it gave.
 REFUSE = """() => {
@@ -80,13 +75,10 @@ def test_a_device_that_is_lost_is_replaced_in_the_middle_of_a_reply(face: Face, 
         assert face.run("() => reply") == [part["text"] for part in whole["parts"]]
 
 
-def test_a_killed_gpu_process_does_not_end_a_chat(face: Face, browser: Any, micro: str) -> None:
+def test_a_killed_gpu_process_does_not_end_a_chat(face: Face, kill_gpu: Callable[[], None], micro: str) -> None:
     face.load(micro)
     before = face.chat(HELLO, maxTokens=6, temperature=0)
-    devtools = browser.new_browser_cdp_session()
-    running = devtools.send("SystemInfo.getProcessInfo")["processInfo"]
-    (gpu,) = (process["id"] for process in running if process["type"] == "GPU")
-    os.kill(gpu, signal.SIGKILL)
+    kill_gpu()
     after = face.chat(HELLO, maxTokens=6, temperature=0)
     assert [part["text"] for part in after["parts"]] == [part["text"] for part in before["parts"]]
 

@@ -1,6 +1,8 @@
 """The engine in a real page: golden logits, a chat that streams and stops, pictures and sounds."""
 
+import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,45 @@ def test_logits_of_experts_equal_transformers(face: Face, server: Any, shared: P
         assert all(gaps[:, : position + 1].min() < 0.02 for position in far)
 
 
+# The adapter here is a software one, which has kernels of its own; what GPUs use is held to the same numbers. Their
+# start-up test has a test of its own, and takes a minute here.
+LIKE_A_GPU = """
+import base64
+import json
+
+import lab
+from wgemma import api
+from wgemma.engine.engine import Options
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import ModelFiles
+from wgemma.files.page_sources import PageSource
+from wgemma.gpu.browser import BrowserDevice
+
+async def trust(*_):
+    pass
+
+api.prepare = trust
+device = await BrowserDevice.open(lab.openGpu, "")
+device.compact = False
+gguf = await Gguf.aopen(PageSource(await lab.fileAt("%s")))
+model = await api.assemble(ModelFiles("tiny", "tiny"), [gguf], device, Options())
+few, many = [base64.b64encode(await model.logit_bytes(ids)).decode() for ids in %s]
+used = sorted({name for name, _ in device._kernels})
+model.close()
+json.dumps([few, many, used])
+"""
+
+
+def test_the_kernels_of_real_gpus_give_the_same_logits(lab: Callable[[str], Any], micro: str, data: Path) -> None:
+    ids = sequence(data / "micro", "short")
+    golden = np.load(data / "micro/logits_short.npy")
+    *told, used = lab(LIKE_A_GPU % (micro, [ids[:4], ids]))
+    for text, count in zip(told, (4, len(ids)), strict=True):
+        got = np.frombuffer(base64.b64decode(text), np.float32).reshape(count, -1)
+        assert errors(got, golden[:count]).max() <= 2e-3
+    assert {"matvec", "tile"} <= set(used) and "direct" not in used
+
+
 # -- pictures and sounds
 
 
@@ -67,6 +108,15 @@ def test_the_towers_see_and_hear_what_transformers_does(face: Face, server: Any,
         got = face.floats(f"{fetched}.then((blob) => model.{call}(blob, 70))", address)
         expected = np.load(shared / f"tiny-e2b/{golden}.embd.npy")
         assert np.linalg.norm(got.reshape(expected.shape) - expected) <= 1e-2 * np.linalg.norm(expected)
+    told = face.run(SHOW_AND_TELL, ["/models/img_384x336.png", "/models/aud_1p37s.wav"])
+    assert told["prompt"] > 56 + 34 + 4  # rows of the picture and of the sound, between the tokens that enclose them
+
+
+SHOW_AND_TELL = """async (addresses) => {
+  const [image, audio] = await Promise.all(addresses.map(async (address) => (await fetch(address)).blob()));
+  const content = [{type: "image", image, budget: 70}, {type: "audio", audio}, {type: "text", text: "What is it?"}];
+  for await (const {usage} of model.chat([{role: "user", content}], {maxTokens: 3})) if (usage) return usage;
+}"""
 
 
 # -- chats
@@ -88,4 +138,11 @@ def test_a_chat_stops_when_it_is_told_to(face: Face, micro: str) -> None:
     told = face.chat(HELLO, stop_after=3, temperature=0)
     assert told["parts"][-1]["finishReason"] == "cancelled"
     assert 0 < told["parts"][-1]["usage"]["generated"] < 40
+    assert face.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"
+
+
+def test_a_chat_can_be_stopped_while_its_prompt_is_read(face: Face, micro: str) -> None:
+    long = [{"role": "user", "content": "Tell me more of this. " * 200}]
+    told = face.chat(long, stop_after=-50)
+    assert [part["finishReason"] for part in told["parts"]] == ["cancelled"]
     assert face.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"

@@ -33,8 +33,13 @@ def context(browser: Any) -> Iterator[Any]:
 
 
 def active_worker(page: Any) -> str:
-    """Waits until a service worker has everything; its state."""
-    state: str = page.evaluate("navigator.serviceWorker.ready.then((found) => found.active.state)")
+    """Waits until a service worker has everything and answers for this page; its state."""
+    state: str = page.evaluate(
+        """navigator.serviceWorker.ready.then(async (found) => {
+          while (!navigator.serviceWorker.controller) await new Promise((done) => setTimeout(done, 20));
+          return found.active.state;
+        })"""
+    )
     return state
 
 

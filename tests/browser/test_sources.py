@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from face import Face
 
-pytestmark = pytest.mark.slow  # until they were seen to hold on a quiet machine
-
 
 @pytest.fixture(scope="module")
 def model(server: Any, micro: str) -> bytes:
@@ -139,14 +137,27 @@ def test_a_quota_that_is_too_small_is_explained(face: Face, server: Any, model: 
     assert face.load("/models/large.gguf")["info"]["bytes"] == len(model)
 
 
+GIVE_UP = """async ([url, file, when]) => {
+  const stop = new AbortController();
+  const told = [];
+  const onProgress = ({stage}) => { told.push(stage); if (stage === when) stop.abort(); };
+  const source = file ? await (await fetch(url)).blob() : url;
+  return {...await attempt(() => w.load(source, {signal: stop.signal, onProgress})), told};
+}"""
+
+
 def test_loading_can_be_given_up(face: Face, server: Any, model: bytes) -> None:
     server.models["slow.gguf"] = model
     server.cuts["slow.gguf"] = [1000, *[0] * 50]
-    told = face.run(
-        """async () => {
-          const stop = new AbortController();
-          const onProgress = ({stage}) => { if (stage === "download") stop.abort(); };
-          return attempt(() => w.load("/models/slow.gguf", {signal: stop.signal, onProgress}));
-        }"""
-    )
-    assert "abort" in told["message"]
+    for file, when in ((False, "download"), (True, "start"), (True, "check")):
+        told = face.run(GIVE_UP, ["/models/slow.gguf", file, when])
+        server.cuts.clear()
+        assert "abort" in told["message"] and "ready" not in told["told"]
+    assert face.load("/models/slow.gguf")["info"]["bytes"] == len(model)
+    assert len(face.page.workers) == 1  # one Python serves one model after another
+
+
+def test_what_cannot_be_a_source_says_so(face: Face) -> None:
+    for source in (None, 5, "http://"):
+        told = face.attempt(source)
+        assert told["code"] == "settings" and "address" in told["message"]

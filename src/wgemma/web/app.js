@@ -7,13 +7,15 @@
  * @typedef {import("./ui/models.js").Entry} Entry
  */
 
+import { Adapters } from "./ui/adapters.js";
 import { Addresses } from "./ui/attachments.js";
 import { Answering, recover } from "./ui/answering.js";
 import { exportChats, importChats } from "./ui/backup.js";
 import { Composer } from "./ui/composer.js";
 import { Conversation } from "./ui/conversation.js";
 import { announce, part, placeIcons } from "./ui/dom.js";
-import { Engine } from "./ui/engine.js";
+import { Engine, LEARNING } from "./ui/engine.js";
+import { Finetune } from "./ui/finetune.js";
 import { excerpt, plural, whole } from "./ui/format.js";
 import { hasCommandKey, listenToDrops, listenToFiles, listenToKeys } from "./ui/input.js";
 import { ModelPicker } from "./ui/model_picker.js";
@@ -63,6 +65,11 @@ class App {
       save: async (chat) => exportChats([await this.#whole(chat)]),
     });
     this.picker = new ModelPicker(this.engine, { stop: () => this.stop(), settings: () => this.openSettings() });
+    this.adapters = new Adapters(this.engine);
+    this.finetune = new Finetune(this.engine, this.adapters, {
+      system: () => this.picker.chosen?.system ?? "",
+      closed: () => this.#closedView(),
+    });
     this.status = new StatusLine();
     this.panel = new SettingsPanel({
       change: (settings) => this.setSettings(settings),
@@ -93,12 +100,17 @@ class App {
   #listen() {
     part("new-chat").addEventListener("click", () => this.newChat());
     part("settings").addEventListener("click", () => this.openSettings());
+    part("finetune").addEventListener("click", () => this.sidebar.slide(false));
     part("help").addEventListener("click", () => showHelp(this.#about()));
     part("export").addEventListener("click", () => this.exportAll());
     listenToFiles("import", (files) => files.forEach((file) => this.import(file)));
     listenToDrops((files) => this.take(files));
     listenToKeys({
-      stop: () => (this.sidebar.isOut ? this.sidebar.slide(false) : this.stop()),
+      stop: () => {
+        if (this.sidebar.isOut) this.sidebar.slide(false);
+        else if (this.finetune.isOpen) this.finetune.close();
+        else this.stop();
+      },
       newChat: () => this.newChat(),
       settings: () => this.openSettings(),
       search: () => this.sidebar.find(),
@@ -111,11 +123,30 @@ class App {
   /** Files from anywhere, each to where it belongs. @param {File[]} files */
   take(files) {
     const named = (/** @type {string} */ suffix) => files.filter((file) => file.name.toLowerCase().endsWith(suffix));
-    const [models, chats] = [named(".gguf"), named(".json")];
+    const lists = named(".json");
+    const adapter = [...named(".safetensors"), ...lists.filter((file) => file.name === "adapter_config.json")];
+    const both = this.finetune.isOpen ? [...named(".jsonl"), ...lists] : named(".jsonl");
+    const lessons = both.filter((file) => !adapter.includes(file));
+    const chats = lists.filter((file) => !adapter.includes(file) && !lessons.includes(file));
+    const models = named(".gguf");
     if (models.length) this.picker.open(models);
+    if (adapter.length) this.adapters.open(adapter);
+    if (lessons.length) this.#teach(lessons[0]);
     for (const file of chats) this.import(file);
-    const rest = files.filter((file) => !models.includes(file) && !chats.includes(file));
+    const known = new Set([...models, ...adapter, ...lessons, ...chats]);
+    const rest = files.filter((file) => !known.has(file));
     if (rest.length) this.composer.attach(rest);
+  }
+
+  /** @param {File} lessons */
+  #teach(lessons) {
+    if (!this.finetune.isOpen) this.finetune.open();
+    this.finetune.take(lessons);
+  }
+
+  #closedView() {
+    this.conversation.toEnd();
+    if (fine()) this.composer.prompt.focus();
   }
 
   #editLast() {
@@ -187,6 +218,7 @@ class App {
   #become(chat, tree) {
     this.chat = chat;
     this.tree = tree;
+    this.finetune.close();
     this.addresses.release();
     remembered(CHAT, chat.id, true);
     this.sidebar.current = chat.id;
@@ -303,6 +335,10 @@ class App {
       toast(this.engine.reason);
       return false;
     }
+    if (this.engine.state === "training") {
+      toast(LEARNING);
+      return false;
+    }
     const media = attachments.map(({ id, blob }) => ({ id, chat: this.chat.id, blob }));
     for (const { id, blob } of media) this.media.set(id, blob);
     const facts = attachments.map(({ blob: _, ...fact }) => fact);
@@ -386,6 +422,7 @@ class App {
     this.conversation.view(message.id)?.begin();
     this.conversation.toEnd();
     this.#drawState();
+    if (fine()) this.composer.prompt.focus(); // the button that was pressed may be gone
     announce("Answering.");
   }
 
@@ -394,11 +431,12 @@ class App {
    * @param {Entry | null} entry @param {AbortSignal} signal
    */
   async #parts(said, settings, entry, signal) {
+    if (this.engine.state === "training") throw new Error(LEARNING);
     if (!entry) throw new Error("No model is chosen. Open a .gguf file with the button at the top of the page.");
     const how = { ...entry.settings, ...options(settings), signal };
     const messages = await forModel(said, settings.system || entry.system, (id) => this.blob(id));
     await unlessAborted(this.picker.ready(entry), signal);
-    return this.engine.chat(messages, how);
+    return this.engine.chat(messages, { ...how, ...this.adapters.choice });
   }
 
   /** @param {Chat} chat @param {Message} message @param {Answering} answering */

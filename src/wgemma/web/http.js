@@ -130,7 +130,7 @@ export async function persist(url, signal, attempt, kept = () => "") {
       failures++;
     }
   }
-  throw unreachable(url, kept());
+  throw unreachable(url, ` ${kept()}`.trimEnd());
 }
 
 export function unreachable(url, more = "") {

@@ -120,7 +120,9 @@ export async function openSaved(url, how) {
     const source = await openWhole(place, key, note);
     if (source) return source;
   }
-  const handle = await lock(place, key);
+  const handle = await lock(place, key).catch((error) => {
+    throw isFull(error) ? noRoom(`${nameOf(url)} cannot be kept: the storage that this browser gives to this page is full.`) : error;
+  });
   return handle && Download.start({ place, key, url, handle, note, how });
 }
 
@@ -133,7 +135,7 @@ async function isCurrent(place, key, note, { sha256, signal }) {
     if (!handle) return false;
     const found = hashOf(handle, handle.getSize()).hex();
     handle.close();
-    if (found === sha256) await writeText(place, `${key}.json`, JSON.stringify({ ...note, sha256 }));
+    if (found === sha256) await writeText(place, `${key}.json`, JSON.stringify({ ...note, sha256 })).catch(() => {});
     return found === sha256;
   }
   try {
@@ -232,6 +234,7 @@ class Download {
     } catch (error) {
       handle.close();
       if (!note) await remove(place, key);
+      if (isFull(error)) throw download.#tooLarge();
       throw error instanceof TypeError ? unreachable(url) : error;
     }
     return download;
@@ -271,11 +274,8 @@ class Download {
 
   #tooLarge(room) {
     const free = room === undefined ? "" : ` and has room for ${human(Math.max(room, 0))}`;
-    return new WgemmaError(
-      "quota",
-      `${this.name} takes ${human(this.size)}, more than this browser will keep: ${human(this.#have)} of it are here${free}. ` +
-        "Remove other models or free some disk space, or load it without keeping it, or from a file.",
-    );
+    const here = `${human(this.#have)} of it are here${free}`;
+    return noRoom(`${this.name} takes ${human(this.size)}, more than this browser will keep: ${here}.`);
   }
 
   async #run(answer) {
@@ -291,7 +291,7 @@ class Download {
         answer = null;
         return { whole: this.#have === this.size, moved: this.#have > before };
       },
-      () => ` ${human(this.#have)} of ${human(this.size)} are kept: it goes on from there.`,
+      () => `${human(this.#have)} of ${human(this.size)} are kept, and it will go on from there.`,
     );
     this.#handle.flush();
     const digest = this.#hash?.hex() ?? "";
@@ -320,7 +320,7 @@ class Download {
       const written = this.#handle.write(piece, { at: this.#have });
       if (written !== piece.length) throw new DOMException("", "QuotaExceededError");
     } catch (error) {
-      throw error.name === "QuotaExceededError" ? this.#tooLarge() : error;
+      throw isFull(error) ? this.#tooLarge() : error;
     }
     this.#hash?.update(piece);
     this.#have += piece.length;
@@ -360,6 +360,16 @@ class Download {
     this.#handle.close();
     if (discard) await remove(this.#place, this.#key);
   }
+}
+
+/** Whether an error is the browser's word for a storage without room. */
+function isFull(error) {
+  return error.name === "QuotaExceededError";
+}
+
+function noRoom(sentence) {
+  const advice = "Remove other models or free some disk space, or load it without keeping it, or from a file.";
+  return new WgemmaError("quota", `${sentence} ${advice}`);
 }
 
 /** A hash that has seen the first `length` bytes of a file. */

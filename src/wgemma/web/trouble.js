@@ -12,6 +12,9 @@
  *   model          a file that cannot be run
  *   media          a picture or a sound that cannot be read
  *   settings       a setting or a message that makes no sense
+ *   adapter        a file that is no adapter, or none for this model
+ *   data           examples that cannot be trained on
+ *   training       a training that cannot begin, or cannot go on
  */
 export class WgemmaError extends Error {
   /** @param {string} code @param {string} message */

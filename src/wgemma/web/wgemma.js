@@ -49,6 +49,7 @@ class Engine {
   #calls = new Map(); // id → {resolve, reject, hear}
   #last = 0;
   failed = null;
+  unloaded = Promise.resolve(); // when its last model has given everything back
 
   constructor() {
     this.#worker.onmessage = ({ data }) => this.#hear(data);
@@ -104,6 +105,14 @@ function keep(engine) {
   else idle = engine;
 }
 
+/** The engine that was kept, as soon as it is empty, or a new one. */
+async function take() {
+  const engine = idle ?? new Engine();
+  idle = null;
+  await engine.unloaded;
+  return engine.failed ? new Engine() : engine;
+}
+
 // -- models
 
 const STAGES = {
@@ -120,16 +129,16 @@ const STAGES = {
  * @param {import("./wgemma").LoadOptions} [options]
  */
 export async function load(source, options = {}) {
-  const { onProgress, signal, projector = null, ...order } = options;
+  const { onProgress, signal, projector = null, ...rest } = options;
+  const order = { ...rest, source: target(source), projector: projector && target(projector) };
   signal?.throwIfAborted();
   const able = await supported();
   if (!able.ok) throw new WgemmaError("no-webgpu", able.reason);
-  const engine = idle && !idle.failed ? idle : new Engine();
-  idle = null;
+  const engine = await take();
   const hear = (value) => onProgress?.({ ...value, text: STAGES[value.stage](value) });
-  const target = (given) => (given instanceof URL || typeof given === "string" ? new URL(given, document.baseURI).href : given);
-  const call = engine.call("load", { ...order, source: target(source), projector: projector && target(projector) }, { hear });
-  const abort = () => engine.tell("abort", { of: call.id });
+  const call = engine.call("load", order, { hear });
+  const abort = () => engine.tell("stop", { of: call.id });
+  if (signal?.aborted) abort();
   signal?.addEventListener("abort", abort, { once: true });
   try {
     const model = new Model(engine, await call);
@@ -144,6 +153,14 @@ export async function load(source, options = {}) {
   }
 }
 
+/** An address made absolute, because a Worker has another base; a file or a handle as it is. */
+function target(source, what = "A model") {
+  if (source instanceof Blob || source instanceof (globalThis.FileSystemFileHandle ?? Blob)) return source;
+  const url = typeof source === "string" || source instanceof URL ? URL.parse(source, document.baseURI) : null;
+  if (url) return url.href;
+  throw new WgemmaError("settings", `${what} comes from an address, a File or Blob, or a FileSystemFileHandle.`);
+}
+
 export class Model {
   #engine;
 
@@ -152,6 +169,8 @@ export class Model {
     this.#engine = engine;
     /** @type {import("./wgemma").ModelInfo} */
     this.info = info;
+    /** The adapters that are loaded, and their scales. @type {Record<string, number>} */
+    this.adapters = {};
   }
 
   /**
@@ -162,11 +181,17 @@ export class Model {
    */
   async *chat(messages, { signal, ...options } = {}) {
     const ready = await decoded(messages);
+    const order = { messages: ready.messages, options: withAdapter(options) };
+    yield* this.#parts("chat", order, signal, ready.transfer);
+  }
+
+  /** What comes before the result of an order; leaving the loop, or aborting the signal, stops it. */
+  async *#parts(verb, order, signal, transfer = []) {
+    const engine = this.#engine;
     const parts = new Queue();
-    const order = { messages: ready.messages, options };
-    const call = this.#engine.call("chat", order, { hear: (part) => parts.put(part), transfer: ready.transfer });
+    const call = engine.call(verb, order, { hear: (part) => parts.put(part), transfer });
     call.then(() => parts.end(), (error) => parts.end(error));
-    const stop = () => this.#engine.tell("stop", { of: call.id });
+    const stop = () => engine.tell("stop", { of: call.id });
     if (signal?.aborted) stop();
     signal?.addEventListener("abort", stop, { once: true });
     try {
@@ -177,9 +202,13 @@ export class Model {
     }
   }
 
-  /** The logits after every one of `ids`: [ids.length × vocabulary]. @param {number[]} ids @returns {Promise<Float32Array>} */
-  logits(ids) {
-    return this.#engine.call("logits", { ids: [...ids] });
+  /**
+   * The logits after every one of `ids`: [ids.length × vocabulary].
+   * @param {Iterable<number>} ids @param {{adapter?: import("./wgemma").AdapterChoice}} [options]
+   * @returns {Promise<Float32Array>}
+   */
+  logits(ids, options = {}) {
+    return this.#engine.call("logits", { ids: [...ids], options: withAdapter(options) });
   }
 
   /** @param {string} text @returns {Promise<number[]>} */
@@ -199,24 +228,108 @@ export class Model {
     return this.#engine.call("encode", { media: { type: "audio", audio: await sound(audio) } });
   }
 
+  /**
+   * Loads a LoRA adapter: a GGUF file, or the two files of PEFT. It is at work from the next call on.
+   * @param {import("./wgemma").Source | [import("./wgemma").Source, import("./wgemma").Source]} source
+   * @param {{name?: string, scale?: number}} [options] @returns {Promise<string>} its name
+   */
+  async loadAdapter(source, { name = "", scale = 1 } = {}) {
+    const files = (Array.isArray(source) ? inOrder(source) : [source]).map((file) => target(file, "An adapter"));
+    const told = await this.#engine.call("adapt", { files, name: name || nameOf(files), scale });
+    this.adapters = told.adapters;
+    return told.name;
+  }
+
+  /** Gives an adapter's memory back. @param {string} name */
+  async unloadAdapter(name) {
+    this.adapters = (await this.#engine.call("unadapt", { name })).adapters;
+  }
+
+  /**
+   * What is in a file of examples, and how long a training with these settings would be.
+   * @param {Blob | string} data @param {import("./wgemma").TrainingSettings} [settings]
+   * @returns {Promise<import("./wgemma").Examined>}
+   */
+  async examine(data, { signal: _, ...settings } = {}) {
+    return this.#engine.call("examine", { file: fileOf(data), settings: given(settings) });
+  }
+
+  /**
+   * Trains a LoRA adapter on lines of JSON: step after step, and at last what was learnt. Aborting the signal, or leaving
+   * the loop, ends it after the step that is under way.
+   * @param {Blob | string} data @param {import("./wgemma").TrainingSettings} [settings]
+   * @returns {AsyncGenerator<import("./wgemma").TrainingStep | import("./wgemma").Trained>}
+   */
+  async *finetune(data, { signal, ...settings } = {}) {
+    const order = { file: fileOf(data), settings: given(settings) };
+    for await (const part of this.#parts("finetune", order, signal)) yield part.files ? trained(part) : part;
+  }
+
   /** Forgets the chat: the next one is computed anew. */
   reset() {
     return this.#engine.call("reset");
   }
 
-  /** What is used: {heap, gpu} in bytes, and the tokens of the chat so far. */
+  /** What is used, in bytes: {heap, gpu}. */
   stats() {
     return this.#engine.call("stats");
   }
 
-  /** Gives all memory back. */
+  /** Gives all memory back, and the file it was read from; resolves when that is done. */
   close() {
     const engine = this.#engine;
-    if (engine.failed) return;
+    if (engine.failed) return Promise.resolve();
     this.#engine = { call: () => Promise.reject(closed()), tell() {}, failed: closed() };
-    engine.call("unload").catch(() => engine.end(closed()));
+    engine.unloaded = engine.call("unload").catch(() => engine.end(closed()));
     keep(engine);
+    return engine.unloaded;
   }
+}
+
+/** Options for Python, to which null means nothing: the bare model is no scale of no adapter. */
+function withAdapter(options) {
+  return options.adapter === null ? { ...options, adapter: {} } : options;
+}
+
+/** PEFT's two files, the configuration first. */
+function inOrder(files) {
+  const isConfig = (file) => /\.json$/i.test(file.name ?? file);
+  if (files.length !== 2) {
+    throw new WgemmaError(
+      "adapter",
+      "An adapter is a .gguf file, or PEFT's adapter_config.json and adapter_model.safetensors.",
+    );
+  }
+  return isConfig(files[1]) && !isConfig(files[0]) ? [files[1], files[0]] : files;
+}
+
+/** What an adapter is called when nobody says: as its file, if that is its own. */
+function nameOf(files) {
+  const name = files.length === 1 ? (files[0].name ?? String(files[0]).split(/[?#]/)[0].split("/").pop()) : "";
+  return name?.replace(/\.gguf$/i, "") || "adapter";
+}
+
+function fileOf(data) {
+  if (data instanceof Blob) return data;
+  if (typeof data === "string") return new Blob([data]);
+  throw new WgemmaError("data", "Examples come as a File, a Blob or a text: one JSON object per line.");
+}
+
+/** The settings that are set. */
+function given(settings) {
+  return Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== undefined && value !== null));
+}
+
+/** @returns {import("./wgemma").Trained} */
+function trained({ files, ...told }) {
+  const adapter = {
+    gguf: files["adapter.gguf"],
+    config: files["adapter_config.json"],
+    safetensors: files["adapter_model.safetensors"],
+    card: files["README.md"],
+    curve: files["loss.svg"],
+  };
+  return { ...told, adapter };
 }
 
 function closed() {

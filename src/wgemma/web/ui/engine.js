@@ -3,15 +3,18 @@
  *
  *   starting → unsupported
  *            → empty ⇄ loading → ready ⇄ answering       (a lost device leads back to empty)
+ *                                      ⇄ training
  *
  * Dispatches "change" whenever anything of it changes.
  *
  * @typedef {import("./models.js").Entry} Entry
- * @typedef {"starting"|"unsupported"|"empty"|"loading"|"ready"|"answering"} State
+ * @typedef {"starting"|"unsupported"|"empty"|"loading"|"ready"|"answering"|"training"} State
  * @typedef {{stage: string, loaded: number, total: number, text: string, rate: number}} Progress
  */
 
 import { load, supported, warm } from "../wgemma.js";
+
+export const LEARNING = "The model is being trained. Stop that first, or wait until it is over.";
 
 export class Engine extends EventTarget {
   /** @type {State} */ state = "starting";
@@ -20,7 +23,7 @@ export class Engine extends EventTarget {
   /** @type {Progress | null} */ progress = null;
   /** @type {any} why loading failed last */ error = null;
   /** why there is no WebGPU */ reason = "";
-  /** @type {Promise<any> | null} */ #loading = null;
+  /** @type {Promise<any>} the last load, also when it is over */ #loading = Promise.resolve(null);
   #stop = new AbortController();
 
   /** Finds out whether this browser can run a model. */
@@ -43,7 +46,7 @@ export class Engine extends EventTarget {
 
   /** Whether this very model is loaded, or about to be. @param {Entry} entry */
   holds(entry) {
-    return this.entry === entry && ["loading", "ready", "answering"].includes(this.state);
+    return this.entry === entry && ["loading", "ready", "answering", "training"].includes(this.state);
   }
 
   /**
@@ -52,7 +55,7 @@ export class Engine extends EventTarget {
    */
   load(entry, how = {}) {
     if (this.state === "unsupported") return Promise.reject(new Error(this.reason));
-    if (this.holds(entry)) return this.#loading ?? Promise.resolve(this.model);
+    if (this.holds(entry)) return this.#loading;
     this.#stop.abort();
     const stop = (this.#stop = new AbortController());
     const before = this.#loading;
@@ -69,10 +72,10 @@ export class Engine extends EventTarget {
 
   /**
    * @param {Entry} entry @param {{context?: number, save?: boolean}} how @param {AbortSignal} signal
-   * @param {Promise<any> | null} before
+   * @param {Promise<any>} before
    */
   async #load(entry, how, signal, before) {
-    await before?.catch(() => {}); // two models at once would not fit
+    await before.catch(() => {}); // two models at once would not fit
     const meter = new Meter();
     try {
       signal.throwIfAborted();
@@ -93,7 +96,6 @@ export class Engine extends EventTarget {
         signal.throwIfAborted();
       }
       this.model = model;
-      this.#loading = null;
       this.progress = null;
       this.#become("ready");
       return model;
@@ -119,7 +121,6 @@ export class Engine extends EventTarget {
   /** @param {any} error */
   #fail(error) {
     this.#release();
-    this.#loading = null;
     this.entry = null;
     this.progress = null;
     this.error = error;
@@ -135,16 +136,29 @@ export class Engine extends EventTarget {
    * The parts of an answer.
    * @param {any[]} messages @param {Record<string, any>} options
    */
-  async *chat(messages, options) {
+  chat(messages, options) {
+    return this.#working("answering", (model) => model.chat(messages, options));
+  }
+
+  /**
+   * The steps of a training, and at last what was learnt.
+   * @param {Blob} data @param {import("../wgemma").TrainingSettings} settings
+   */
+  finetune(data, settings) {
+    return this.#working("training", (model) => model.finetune(data, settings));
+  }
+
+  /** @param {State} state @param {(model: any) => AsyncGenerator<any>} work */
+  async *#working(state, work) {
     const { model } = this;
-    this.#become("answering");
+    this.#become(state);
     try {
-      yield* model.chat(messages, options);
+      yield* work(model);
     } catch (error) {
       if (["device-lost", "worker"].includes(/** @type {any} */ (error)?.code)) this.#fail(error);
       throw error;
     } finally {
-      if (this.state === "answering" && this.model === model) this.#become("ready");
+      if (this.state === state && this.model === model) this.#become("ready");
     }
   }
 }

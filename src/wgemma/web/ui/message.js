@@ -200,7 +200,7 @@ export class MessageView {
     const back = () => {
       form.replaceWith(this.article);
       this.#drawBelow();
-      this.below.querySelector("button")?.focus();
+      /** @type {HTMLElement | null} */ (this.below.querySelector("[data-testid=edit]"))?.focus();
     };
     const send = () => {
       if (text.value.trim() || message.attachments?.length) this.deeds.edit(message, text.value);

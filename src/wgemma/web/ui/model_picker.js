@@ -70,7 +70,8 @@ export class ModelPicker {
   show() {
     const { engine, chosen } = this;
     this.line.show(engine, chosen);
-    const loaded = chosen !== null && engine.entry === chosen && ["ready", "answering"].includes(engine.state);
+    const loaded =
+      chosen !== null && engine.entry === chosen && ["ready", "answering", "training"].includes(engine.state);
     const waiting = !loaded && chosen !== null && !["loading", "unsupported"].includes(engine.state);
     this.#button.textContent = loaded ? "Loaded" : "Load";
     this.#button.classList.toggle("loaded", loaded);

@@ -15,8 +15,9 @@ export class StatusLine {
     const words = wordsFor(state, engine);
     const status = part("status");
     if (status.textContent !== words) status.textContent = words;
-    if (this.#place.dataset.state === state) return;
-    this.#place.dataset.state = state;
+    const look = state === "empty" && engine.error ? "failed" : state;
+    if (this.#place.dataset.state === look) return;
+    this.#place.dataset.state = look;
     if (state === "loading") announce(`Loading ${engine.entry?.name}.`);
     if (state === "empty") this.#announced = null;
     if (state !== "ready" || this.#announced === engine.entry) return;
