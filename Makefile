@@ -22,14 +22,16 @@ chat: .venv/.run
 app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
 
-# The browser's tests run by themselves: Playwright keeps an event loop going, and others make their own.
+# Two at a time, each with one thread of a software adapter. The browser's tests run by themselves: Playwright keeps an
+# event loop going, and others make their own.
+PYTEST := LP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: lint $(PYODIDE)
-	$(BIN)/python -m pytest -m "not slow" --ignore tests/browser
-	$(BIN)/python -m pytest -m "not slow" tests/browser
+	$(PYTEST) -n 2 --dist loadfile -m "not slow" --ignore tests/browser
+	$(PYTEST) -m "not slow" tests/browser
 
 test-all: lint $(PYODIDE)
-	$(BIN)/python -m pytest --ignore tests/browser
-	$(BIN)/python -m pytest tests/browser
+	$(PYTEST) -n 2 --dist loadfile --ignore tests/browser
+	$(PYTEST) tests/browser
 
 lint: .venv/.dev
 	$(BIN)/ruff check src tests bench tools hatch_build.py

@@ -292,6 +292,19 @@ def test_chats_are_found_renamed_deleted_and_brought_back(app):
     assert app.text("message-user") == "Second question"
 
 
+def test_a_chat_that_another_tab_deleted_is_kept_when_it_goes_on_here(app):
+    app.ask("First")
+    other = App(app.page.context.new_page(), app.url).open()
+    other["chat"].hover()
+    other["delete"].click()
+    other["chat"].wait_for(state="detached")
+    app.ask("Second")
+    app.page.reload()
+    app.ready()
+    assert app["message-user"].all_inner_texts() == ["First", "Second"]
+    assert other.errors == []
+
+
 def test_storage_that_is_refused_is_explained_and_chatting_goes_on(visit):
     app = visit(init="IDBFactory.prototype.open = () => { throw new DOMException('denied', 'SecurityError') }").open()
     assert "until this tab is closed" in app.text("notice-storage")

@@ -13,7 +13,7 @@ BLOCK = re.compile(r"```(html|js)\n(.*?)```", re.DOTALL)
 
 def test_the_example_of_the_documentation_answers(browser: Any, server: Any, micro: str, tmp_path: Path) -> None:
     text = (ROOT / "docs/browser.md").read_text()
-    blocks = dict(BLOCK.findall(text))
+    blocks = dict(reversed(BLOCK.findall(text)))  # the first of each kind
     for name, kind in (("page.html", "html"), ("main.js", "js")):
         server.files[name] = tmp_path / name
         server.files[name].write_text(blocks[kind])

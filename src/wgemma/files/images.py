@@ -179,7 +179,8 @@ def _file(name: str) -> bytes | memoryview:
 
 
 def _shown(text: str) -> str:
-    text = text if len(text) <= 80 else text[:79] + "…"
+    """A source for a message; of a long one both ends, because a path's name is the last of it."""
+    text = text if len(text) <= 80 else text[:40] + "…" + text[-39:]
     return text if text.isprintable() else repr(text)
 
 

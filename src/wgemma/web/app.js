@@ -294,6 +294,15 @@ class App {
     }
   }
 
+  /**
+   * Saves what was added to a chat; all of it, where it is not there (any more: another tab may have deleted it).
+   * @param {Chat} chat @param {Tree} tree @param {Message[]} added @param {import("./ui/store.js").Medium[]} media
+   */
+  async #saveNew(chat, tree, added, media) {
+    const known = await this.store.get("chats", chat.id).catch(() => chat);
+    await this.#save({ chats: [chat], messages: known ? added : [...tree.byId.values()], media });
+  }
+
   /** @param {string} id */
   async blob(id) {
     return this.media.get(id) ?? (await this.store.get("media", id).catch(() => undefined))?.blob;
@@ -410,7 +419,7 @@ class App {
       counted: (stats) => this.chat === chat && this.status.count(stats),
       save: () => this.#save({ messages: [message], chats: [chat] }),
     });
-    const asked = this.#save({ chats: [chat], messages: [question, message], media }).then(() => this.#changed());
+    const asked = this.#saveNew(chat, tree, [question, message], media).then(() => this.#changed());
     const over = answering.run(async (signal) => {
       await asked;
       const parts = await this.#parts(said, chat.settings, entry, signal);

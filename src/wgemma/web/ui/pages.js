@@ -154,7 +154,7 @@ export function showHelp(about) {
       "p",
       {},
       icon("image"),
-      "Pictures, sounds, .gguf models and exported chats can be dropped anywhere on the page; pictures can be pasted.",
+      "Pictures, sounds, .gguf models, .jsonl examples and exported chats can be dropped anywhere; pictures can be pasted.",
     ),
     h("p", { class: "muted" }, about),
   );
