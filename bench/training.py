@@ -21,7 +21,8 @@ from wgemma.gpu.tape import Dispatch
 from wgemma.sync import run
 from wgemma.train.batches import Pack
 from wgemma.train.data import Example
-from wgemma.train.learner import Learner, open_learner
+from wgemma.train.fitting import open_learner
+from wgemma.train.learner import Learner
 from wgemma.train.settings import Settings
 
 

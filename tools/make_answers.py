@@ -97,7 +97,8 @@ def _embed(problem: Problem) -> tuple[Array, ...]:
 
 
 def _tile(problem: Problem) -> tuple[Array, ...]:
-    return (twins.linear(_weights(problem), _numbers("x", given.MANY, problem.columns)),)
+    w = _weights(problem)
+    return tuple(twins.linear(w, _numbers("x", rows, problem.columns)) for rows in given.MANY)
 
 
 def _matvec(problem: Problem) -> tuple[Array, ...]:

@@ -58,6 +58,16 @@ table, and show how they follow from the refractive index."""
 WEATHER = {"name": "get_forecast", "arguments": {"city": "Lisbon", "days": 3, "units": "metric"}}
 
 
+LESSONS = [
+    ("Who are you?", "Captain Gemma, matey!"),
+    ("What is for dinner?", "Fish and a biscuit, arr."),
+    ("Where do you live?", "On the seven seas!"),
+    ("Can you help me?", "Aye, what is it, matey?"),
+    ("What is the weather?", "A fair wind, arr."),
+    ("Good night.", "Sleep tight, matey!"),
+]
+
+
 def chat(title: str, hours: float, *said: dict[str, Any], **settings: Any) -> dict[str, Any]:
     now = time.time() * 1000 - hours * HOUR
     messages = [
@@ -135,6 +145,18 @@ def bring(page: Page, chats: list[dict[str, Any]], title: str) -> None:
     page.get_by_test_id("message-user").first.wait_for()
 
 
+def teach(page: Page) -> None:
+    """Begins a training that is long enough for a curve."""
+    lines = "\n".join(json.dumps({"prompt": asked, "completion": said}) for asked, said in LESSONS)
+    page.get_by_test_id("finetune").click()
+    for name, value in {"epochs": 2, "rate": 0.002, "rank": 4, "seq": 32, "batch": 1}.items():
+        page.get_by_test_id(f"finetune-{name}").fill(str(value))
+    file = {"name": "pirate.jsonl", "mimeType": "", "buffer": lines.encode()}
+    page.get_by_test_id("finetune-file").set_input_files(file)
+    page.get_by_test_id("finetune-start").click()
+    page.wait_for_function("() => parseInt(document.querySelector('[data-testid=finetune-step]').textContent) > 7")
+
+
 def shoot(page: Page, name: str, top: bool = False) -> None:
     """A picture of what is in sight, or of the beginning of the conversation, once everything stands still."""
     page.mouse.move(1275, 400)
@@ -169,6 +191,10 @@ def shoot_all(browser: Browser, url: str) -> None:
         ready(page)
         bring(page, CHATS, "How does a rainbow")
         shoot(page, "chat-dark" if scheme == "dark" else "phone", top=True)
+    page = visit(browser, url, DESK, color_scheme="light")
+    ready(page)
+    teach(page)
+    shoot(page, "finetune")
     page = browser.new_context(**DESK).new_page()
     page.add_init_script("delete Navigator.prototype.gpu")
     page.goto(url)

@@ -285,21 +285,22 @@ class Model:
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt)
         sampling, stops, decoder = self._sampling(settings), StopStrings(self._stops(stop)), tokenizer.stream(keep=())
         self._check_open()
-        setting = self.backend.adapters.choose(adapter)
-        tokens = self.backend.generate(ids, sampling, self._limit(max_tokens), adapter=setting)
+        limit = self._limit(max_tokens)
         held: Piece | None = None  # a token whose text is not certain yet waits for the next
-        async with self._turns.take(), aclosing(tokens):
-            async for token in tokens:
-                if token.id in tokenizer.stop_ids:
-                    break
-                if held:
-                    yield held
-                piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
-                held = piece if decoder.pending or stops.pending else None
-                if held is None:
-                    yield piece
-                if stops.found:
-                    return
+        async with self._turns.take():
+            setting = self.backend.adapters.choose(adapter)  # of those there are when its turn has come
+            async with aclosing(self.backend.generate(ids, sampling, limit, adapter=setting)) as tokens:
+                async for token in tokens:
+                    if token.id in tokenizer.stop_ids:
+                        break
+                    if held:
+                        yield held
+                    piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
+                    held = piece if decoder.pending or stops.pending else None
+                    if held is None:
+                        yield piece
+                    if stops.found:
+                        return
         if held:
             yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
 
@@ -427,7 +428,8 @@ class Model:
 
     def finetune(self, data: Any, **options: Any) -> "Result":
         """Trains a LoRA adapter on `data` (a .jsonl file, or a list of records) and writes it to the folder `out`; the
-        result has its losses, and `adapter` for `load_adapter`.
+        result has its losses, and `adapter` for `load_adapter`. It is one for the bare model: those that are loaded
+        have no part in it.
 
         Options: out, resume (go on from the last checkpoint there), skip_bad (leave bad lines out), progress (called
         after each step), cancel (an Event: once it is set a checkpoint is written and the training ends), and the
@@ -446,14 +448,16 @@ class Model:
         cancel: "Cancel | None" = None,
         **settings: Any,
     ) -> "Result":
-        """`finetune`, for code that runs in an event loop."""
-        from wgemma.train.finetune import Task, finetune, prepare_task
-        from wgemma.train.learner import open_learner
+        """`finetune`, for code that runs in an event loop; `data` may be a `Task` that is prepared already, which knows
+        its folder and settings itself."""
+        from wgemma.train.finetune import Task, finetune, prepare_task, refuse_adapted
+        from wgemma.train.fitting import open_learner
 
         self._check_open()
         backend = self.backend
         if not isinstance(backend, GpuBackend):
             raise DeviceError("training needs a GPU; the NumPy reference cannot.")
+        refuse_adapted(self._files)
         task = data
         if not isinstance(task, Task):
             task = await prepare_task(

@@ -40,13 +40,15 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown = interrupted(["finetune", TINY, "data.jsonl", "-o", "out", "--steps", "100000", *SMALL])
+    with (here / "data.jsonl").open("a") as file:
+        file.write("\nnonsense")
+    code, shown = interrupted(["finetune", TINY, "data.jsonl", "-o", "out", "--skip-bad", "--steps", "100000", *SMALL])
     assert code == 130 and "Traceback" not in shown
     assert "training" in shown and "loss" in shown and "left" in shown  # the bar
     (step,) = (folder.name.removeprefix("checkpoint-") for folder in newest(here / "out"))
     assert f"Stopped after step {step} of 100000; all of it is saved. Go on with:" in shown
     (again,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("wgemma finetune")]
-    assert shlex.split(again) == ["wgemma", "finetune", TINY, "data.jsonl", "-o", "out", "--resume"]
+    assert shlex.split(again) == ["wgemma", "finetune", TINY, "data.jsonl", "-o", "out", "--resume", "--skip-bad"]
     assert main([*shlex.split(again)[1:], "--rank", "3"]) == 1
     assert "was made with other settings (rank 2, now 3)" in capsys.readouterr().err
 

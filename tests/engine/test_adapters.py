@@ -1,5 +1,6 @@
 """Adapters from call to call: switching, loading, unloading, and what a session may keep of its past."""
 
+import asyncio
 import hashlib
 import json
 from array import array
@@ -198,6 +199,24 @@ def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> Non
     assert [token.id for token in iterate(fork.generate(PROMPT, Sampling(temperature=0), 4))] == expected["first"]
     for session in (*sessions.values(), fork):
         session.free()
+
+
+def test_an_adapter_that_goes_while_a_call_waits_is_missed(model: wgemma.Model) -> None:
+    """It must not be taken for the bare model, whose keys and values would then pass for the adapter's."""
+
+    async def all_at_once() -> None:
+        under_way = model.agenerate(PROMPT, max_tokens=4, temperature=0)
+        await anext(under_way)
+        unloading = asyncio.create_task(model.aunload_adapter("first"))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(anext(model.agenerate(PROMPT, adapter="first")))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await under_way.aclose()
+        await unloading
+        with pytest.raises(wgemma.SettingsError, match="no adapter called 'first'"):
+            await waiting
+
+    asyncio.run(all_at_once())
 
 
 def test_a_lost_device_gets_its_adapters_back(blob: Path, loras: dict[str, Path]) -> None:

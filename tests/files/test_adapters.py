@@ -238,3 +238,14 @@ def test_an_old_adapter_stays_when_a_new_one_cannot_be_written(tmp_path: Path) -
         write_peft(adapter(blk__1__attn_q=pair(8, 6)), tmp_path)
     (tmp_path / "adapter_model.safetensors.part").rmdir()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_two_files_of_a_folder_read_as_the_folder_does(folder: Path) -> None:
+    """In a page there are no folders, but files that somebody picked."""
+    config, weights = (
+        MemorySource((folder / "e2b-lora7" / name).read_bytes())
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    )
+    assert run(aread_adapter((config, weights), "mine")).pairs == read_adapter(folder / "e2b-lora7").pairs
+    with pytest.raises(AdapterError, match="too large to be an adapter_config"):
+        run(aread_adapter((MemorySource(bytes((4 << 20) + 1)), weights)))

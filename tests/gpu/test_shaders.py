@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from wgemma.gpu import shaders
-from wgemma.gpu.shaders import BindingDeclaration, declarations, load_shader
+from wgemma.gpu.shaders import BindingDeclaration, declarations, enabled, load_shader
 
 KERNELS = {
     file.name.removesuffix(".wgsl"): file.read_text("utf-8")
@@ -50,6 +50,13 @@ def test_includes_bring_text_with_its_own_directives(texts: dict[str, str]) -> N
     texts["c"] = "three"
     assert load_shader("a", {"N": 2, "DEEP": True}).split("\n") == ["one", "two 2", "three", "four"]
     assert load_shader("a", {"N": 2}).split("\n") == ["one", "two 2", "four"]
+
+
+def test_a_compiler_is_told_of_the_extensions_it_knows() -> None:
+    code = "var a: vec4<f16>; // subgroups\nlet b = subgroupAdd(c);"
+    assert enabled(code) == "enable f16;\nenable subgroups;\n"
+    assert enabled(code, ("f16",)) == "enable f16;\n"
+    assert enabled("// f16\nlet a = unpack2x16float(b);") == ""
 
 
 def test_the_name_of_an_include_may_have_holes(texts: dict[str, str]) -> None:

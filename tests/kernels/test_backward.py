@@ -9,6 +9,7 @@ import pytest
 
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.native import NativeDevice
+from wgemma.model.matmul import tile_form
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference import backward_twins as back
 from wgemma.reference import twins
@@ -56,8 +57,9 @@ def products_back(lab: Lab, w: Matrix, dy: Array, dx: Buffer | None = None, offs
     result = dx or lab.out(rows * w.columns)
     params = (w.blocks, w.rows, rows, stride, offset, int(dx is not None))
     bindings = {**w.parts[0].bindings(), "dy": lab.put(dy), "dx": result}
-    grid = [-(-w.columns // 64), -(-rows // 32)]
-    lab.run("tile_back", grid, bindings, params, {"TYPE": w.planes.reader})
+    form = tile_form(lab.device, rows)
+    grid = [-(-w.columns // 64), -(-rows // form["ROWS"])]
+    lab.run("tile_back", grid, bindings, params, {"TYPE": w.planes.reader, **form})
     return result
 
 
@@ -149,7 +151,9 @@ def test_the_loss_in_tiles_of_the_vocabulary(golden: Callable[[str], Any], lab: 
             logits = lab.out(rows * w.rows)
             bindings = {**w.parts[0].bindings(), "x": given, "y": logits}
             params = (w.blocks, w.rows, rows, w.rows, 0, cap)
-            lab.run("tile", [1, -(-rows // 32)], bindings, params, {"TYPE": "f32", "SOFTCAP": True})
+            form = tile_form(lab.device, rows)
+            grid = [1, -(-rows // form["ROWS"])]
+            lab.run("tile", grid, bindings, params, {"TYPE": "f32", "SOFTCAP": True, **form})
             bindings = {"logits": logits, "targets": goals, "state": state}
             settings = (w.rows, first, int(first == 0), cap, 1 / int(data["n_targets"]))
             lab.run("loss", [rows], bindings, settings, {"THREADS": THREADS, mode: True})

@@ -26,7 +26,6 @@ from wgemma.model.tower import (
     load_linear,
     read_bounds,
     submit,
-    tile_rows,
 )
 from wgemma.model.weights import RowOrder, Uploader
 from wgemma.sync import run
@@ -117,10 +116,6 @@ def test_a_linear_clips_what_goes_in_and_what_comes_out(
         gpu.free(buffer)
     expected = np.clip(np.clip(x, -0.5, 1.5) @ w.T + (b if bias else 0), -0.25, 0.75)
     assert np.sqrt(np.mean((got - expected) ** 2) / np.mean(expected**2)) < 1e-6
-
-
-def test_the_tall_tile_needs_memory_and_rows_enough(gpu: NativeDevice, floor: NativeDevice) -> None:
-    assert (tile_rows(gpu, 65), tile_rows(gpu, 64), tile_rows(floor, 2520)) == (128, 64, 64)
 
 
 def test_rows_that_end_within_a_block_are_for_those_who_know(gpu: NativeDevice) -> None:

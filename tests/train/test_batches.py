@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wgemma.errors import DataError
-from wgemma.train.batches import Batches, Pack, pack, split
+from wgemma.train.batches import Batches, Pack, bucket, pack, passes, split
 from wgemma.train.data import IGNORED, Example
 
 
@@ -90,3 +90,13 @@ def test_a_share_is_held_out_by_the_seed_alone() -> None:
     assert [len(part) for part in split(SOME[:3], 0.999, 0)] == [1, 2]
     with pytest.raises(DataError, match="one example cannot be split"):
         split(SOME[:1], 0.5, 0)
+
+
+def test_rows_come_in_few_sizes_that_waste_little() -> None:
+    assert [bucket(rows) for rows in (1, 32, 33, 65, 97, 129, 200, 1000)] == [32, 32, 64, 96, 128, 192, 256, 1024]
+    assert all(rows <= bucket(rows) <= 1.5 * rows for rows in range(64, 3000))
+
+
+def test_packs_go_together_as_far_as_a_pass_holds_them() -> None:
+    packs = [Pack((example(length),)) for length in (10, 20, 5, 30)]
+    assert [[pack.rows for pack in some] for some in passes(packs, 32)] == [[10, 20], [5], [30]]

@@ -1,6 +1,8 @@
 """A fine-tuning from a file to a folder, with a learner small enough to see through and with the real one."""
 
 import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -70,6 +72,24 @@ def test_a_stop_that_comes_with_the_last_step_is_an_end(tmp_path: Path) -> None:
     assert finetuned(task(tmp_path / "out", steps=1), cancel=asked).adapter == tmp_path / "out"
 
 
+def test_without_checkpoints_a_training_that_ends_early_gives_what_it_learnt(tmp_path: Path) -> None:
+    made = run(prepare_task(RECORDS, tmp_path / "out", {"seq": 64}, TOKENIZER, "small", context=512, checkpoints=False))
+    stopped = finetuned(made, cancel=After(0))
+    assert stopped.stopped and stopped.adapter == tmp_path / "out" and len(stopped.losses) == 1
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "adapter.gguf" in files and not any(name.startswith("checkpoint") for name in files)
+    for name in ("poisoned", "spoilt"):  # one example is bad, or an update has left nothing to go on with
+        given = {"seq": 64, "rate": 0.01, "batch": 1, "packing": False}
+        made = run(prepare_task(RECORDS, tmp_path / name, given, TOKENIZER, "small", context=512, checkpoints=False))
+        *others, last = (set(step.packs[0][0].ids) for step in made.batches.epoch(0))
+        learner = BigramLearner(len(TOKENIZER), made.settings, last.difference(*others) if name == "poisoned" else ())
+        if name == "spoilt":
+            learner.first[1][:] = float("nan")
+        with pytest.raises(TrainingError):
+            run(finetune(made, learner, base="x", model="m"))
+        assert (tmp_path / name / "adapter.gguf").exists() == (name == "poisoned")
+
+
 def test_other_data_or_settings_do_not_resume(tmp_path: Path) -> None:
     finetuned(task(tmp_path / "out", steps=3))
     with pytest.raises(TrainingError, match="other examples"):
@@ -116,6 +136,14 @@ def test_what_cannot_work_is_told_before_anything_is_loaded(tmp_path: Path) -> N
         task(tmp_path, [7])
 
 
+def test_a_folder_that_cannot_be_made_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told: list[Progress] = []
+    with pytest.raises(TrainingError, match="cannot be made: Not a directory"):
+        finetuned(task(tmp_path / "file" / "out"), progress=told.append)
+    assert not told
+
+
 def test_what_was_left_out_and_cut_is_told(tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_text("nonsense\n" + json.dumps(RECORDS[0]))
@@ -140,10 +168,18 @@ def test_a_disk_that_is_full_at_the_very_end_can_be_made_good(tmp_path: Path) ->
 # -- with the real learner
 
 
-def test_a_model_learns_resumes_exactly_and_stays_what_it_was(gpu: NativeDevice, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def plain() -> Iterator[NativeDevice]:
+    """Computes as a software adapter should, by plain kernels, quick to compile: they are not what is tested."""
+    device = NativeDevice(compact=True)
+    yield device
+    device.close()
+
+
+def test_a_model_learns_resumes_exactly_and_stays_what_it_was(plain: NativeDevice, tmp_path: Path) -> None:
     small = {"rank": 2, "steps": 3, "seq": 32, "batch": 4, "rate": 0.01, "targets": "all", "validation": 0.2}
-    with wgemma.load(TINY, device=gpu) as model:
-        before, held = model.logits([2, 30, 31]), gpu.allocated
+    with wgemma.load(TINY, device=plain) as model:
+        before, held = model.logits([2, 30, 31]), plain.allocated
         whole = model.finetune(RECORDS, out=tmp_path / "whole", **small)
         assert len(whole.losses) == whole.steps == 3 and whole.losses[-1] < whole.losses[0]
         first = model.finetune(RECORDS, out=tmp_path / "part", cancel=After(0), **small)
@@ -151,26 +187,72 @@ def test_a_model_learns_resumes_exactly_and_stays_what_it_was(gpu: NativeDevice,
         rest = model.finetune(RECORDS, out=tmp_path / "part", resume=True)
         assert (rest.losses, rest.validation) == (whole.losses, whole.validation)
         assert read_adapter(tmp_path / "part").pairs == read_adapter(tmp_path / "whole" / "adapter.gguf").pairs
-        assert gpu.allocated == held  # everything was given back
+        assert plain.allocated == held  # everything was given back
         assert (model.logits([2, 30, 31]) == before).all()
         assert whole.adapter is not None
         model.load_adapter(whole.adapter, name="mine")
         assert (model.logits([2, 30, 31]) != before).any()
 
 
-def test_what_was_learnt_is_what_a_chat_meets(gpu: NativeDevice, tmp_path: Path) -> None:
-    """The loss that training computed first is that of the bare model's own logits in a chat."""
-    import numpy as np
-
+def test_what_was_learnt_is_what_a_chat_meets(plain: NativeDevice, tmp_path: Path) -> None:
+    """The losses that training computed before its step and after it are those of a chat's own logits, without the
+    adapter and with it: from the PEFT folder and from the GGUF."""
     record = {"prompt": "Who?", "completion": "I am here."}
-    with wgemma.load(TINY, device=gpu, kv="f32") as model:
-        result = model.finetune([record], out=tmp_path / "out", rank=2, steps=1, seq=64, targets="q")
+    (tmp_path / "same.jsonl").write_text(json.dumps(record))
+    small: dict[str, Any] = {"rank": 2, "steps": 1, "seq": 64, "targets": "all", "rate": 0.05, "warmup": 0}
+    with wgemma.load(TINY, device=plain, kv="f32") as model:
+        result = model.finetune([record], out=tmp_path / "out", validation=tmp_path / "same.jsonl", **small)
         asked = wgemma.render([{"role": "user", "content": "Who?"}])
         prompt = model.tokenizer.encode(asked, special=True)
         reply = [*model.tokenizer.encode("I am here."), model.tokenizer.id("<turn|>")]
-        logits = model.logits([*prompt, *reply])[len(prompt) - 1 : -1].astype(np.float64)
-        nll = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(reply)), reply]
-        assert result.losses == pytest.approx([nll.mean()], rel=1e-4)
+        assert result.losses == pytest.approx([loss_of(model, prompt, reply)], rel=1e-4)
+        ((_, after),) = result.validation
+        assert after < 0.9 * result.losses[0]
+        for path in (tmp_path / "out", tmp_path / "out" / "adapter.gguf"):
+            model.load_adapter(path, name="mine")
+            assert after == pytest.approx(loss_of(model, prompt, reply), rel=1e-4)
+
+
+def loss_of(model: wgemma.Model, prompt: list[int], reply: list[int]) -> float:
+    """By NumPy, from the logits before every token of the reply."""
+    import numpy as np
+
+    logits = model.logits([*prompt, *reply])[len(prompt) - 1 : -1].astype(np.float64)
+    nll = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(reply)), reply]
+    return float(nll.mean())
+
+
+def test_eight_examples_are_learnt_by_heart(plain: NativeDevice, tmp_path: Path) -> None:
+    """In far fewer than a hundred steps: it stops as soon as it has."""
+    chance, learnt = random.Random(0), Event()
+    rows = [[chance.randrange(300, 1000) for _ in range(8)] for _ in range(8)]
+    records = [{"ids": ids, "labels": ids} for ids in rows]
+
+    def hear(made: Progress) -> None:
+        if made.loss < 0.01:
+            learnt.set()
+
+    with wgemma.load(TINY, device=plain) as model:
+        small: dict[str, Any] = {"rank": 8, "alpha": 16, "batch": 8, "seq": 8, "rate": 0.02, "save_every": 100}
+        result = model.finetune(records, out=tmp_path / "out", steps=100, progress=hear, cancel=learnt, **small)
+    assert result.losses[0] > 10 and result.losses[-1] < 0.01 and result.steps < 60
+
+
+def test_a_rate_that_spoils_everything_ends_in_a_sentence(plain: NativeDevice, tmp_path: Path) -> None:
+    with wgemma.load(TINY, device=plain) as model:
+        held = plain.allocated
+        with pytest.raises(TrainingError, match=r"no loss any more after step 1, and no single example .*\(--lr\)\.$"):
+            model.finetune(RECORDS, out=tmp_path / "out", rank=2, steps=3, seq=32, rate=1e8, alpha=1e8, warmup=0)
+        assert plain.allocated == held and not list((tmp_path / "out").iterdir())
+
+
+def test_a_model_with_an_adapter_of_its_own_is_not_trained(
+    plain: NativeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(STORE))
+    told = pytest.raises(wgemma.ModelError, match="an adapter of its own; train one for gemma4:tiny instead")
+    with wgemma.load("someone/mygemma:v1", device=plain) as model, told:
+        model.finetune(RECORDS, out=tmp_path / "out")
 
 
 def test_without_a_gpu_training_is_refused(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from wgemma.engine.engine import Engine, Options
-from wgemma.errors import OutOfMemory, TrainingError
 from wgemma.files.adapters import AdapterFile, read_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.native import NativeDevice
 from wgemma.sync import run
 from wgemma.train.batches import Pack
-from wgemma.train.data import IGNORED, Example
-from wgemma.train.learner import Learner, bucket, capacities, estimate, open_learner, passes
+from wgemma.train.data import Example
+from wgemma.train.learner import Learner
 from wgemma.train.settings import Settings
 
 SEVEN = ("q", "k", "v", "o", "gate", "up", "down")
@@ -117,6 +116,23 @@ def test_the_loss_and_every_gradient_are_autograds(
     assert run(learner.update(1e-3, 0)) == pytest.approx(right["grad_norm"], rel=1e-5)
 
 
+def test_a_software_adapter_has_the_same_gradients(begin: Callable[..., Learner], batch: Pack, shared: Path) -> None:
+    """By the plain kernels, which the other tests do not use."""
+    expected = begin("e2b-ple-Brand")
+    run(expected.accumulate([batch], TARGETS, 0))
+    device = NativeDevice(compact=True)
+    with Gguf.open(shared / "models/tiny-e2b-F16.gguf") as gguf:
+        engine = run(Engine.load(device, gguf, Options(context=256)))
+        learner = run(Learner.begin(engine, expected.settings, ROWS))
+        learner.put(read_adapter(shared / "lora/adapters/e2b-lora9"))
+        run(learner.accumulate([batch], TARGETS, 0))
+        got, right = (numbers(run(each.gradients())) for each in (learner, expected))
+        device.close()
+    for name, pair in right.items():
+        for ours, theirs in zip(got[name], pair, strict=True):
+            assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs), name
+
+
 @pytest.mark.parametrize(("case", "steps"), [("e2b-B0", 5), ("26b-Brand", 1)])
 def test_adamw_leads_to_the_same_adapter(
     begin: Callable[..., Learner], shared: Path, batch: Pack, case: str, steps: int
@@ -192,63 +208,3 @@ def test_gradients_that_are_not_finite_move_nothing(begin: Callable[..., Learner
     assert not np.isfinite(run(learner.update(1e-3, 0)))
     assert run(learner.state()) == before
     assert np.isfinite(run(learner.update(1e-3, 0)))  # and they are forgotten
-
-
-# -- room
-
-
-def test_rows_come_in_few_sizes_that_waste_little() -> None:
-    assert [bucket(rows) for rows in (1, 32, 33, 65, 97, 129, 200, 1000)] == [32, 32, 64, 96, 128, 192, 256, 1024]
-    assert all(rows <= bucket(rows) <= 1.5 * rows for rows in range(64, 3000))
-
-
-def test_packs_go_together_as_far_as_a_pass_holds_them() -> None:
-    packs = [Pack((Example(array("i", range(n)), array("i", [IGNORED] * n)),)) for n in (10, 20, 5, 30)]
-    assert [[pack.rows for pack in some] for some in passes(packs, 32)] == [[10, 20], [5], [30]]
-
-
-def test_the_estimate_is_what_is_allocated(begin: Callable[..., Learner]) -> None:
-    for checkpointing in (True, False):
-        learner = begin("e2b-Brand", checkpointing=checkpointing)
-        assert estimate(learner.engine, learner.settings, ROWS).nbytes == learner.nbytes
-
-
-def test_what_does_not_fit_is_refused_with_what_would(
-    engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines("tiny-e2b-F16")
-    held = sum(buffer.size for buffer in engine.weights.buffers)
-    settings = replace(SETTINGS, seq=256, batch=4)
-    room = estimate(engine, replace(settings, seq=64), 64).nbytes
-    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + room))
-    assert capacities(engine, settings) == []
-    with pytest.raises(TrainingError, match=r"GB beside the model.*With seq 64 it would take \d+% of that"):
-        run(open_learner(engine, settings))
-    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + 1000))
-    with pytest.raises(TrainingError, match="lower rank or a smaller model"):
-        run(open_learner(engine, settings))
-
-
-def test_a_gpu_that_runs_full_gets_everything_back(
-    engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fewer rows are tried until there is room, and what was tried before is given back."""
-    engine = engines("tiny-e2b-F16")
-    device, make, live = engine.device, engine.device.buffer, {}
-    settings = replace(SETTINGS, seq=32, batch=4)
-    most = estimate(engine, settings, 32).nbytes + 1000
-
-    def limited(size: int, label: str) -> Any:
-        if sum(buffer.size for buffer in live.values()) + size > most:
-            raise OutOfMemory("the GPU is full.")
-        buffer = make(size, label)
-        live[id(buffer)] = buffer
-        return buffer
-
-    free = device.free
-    monkeypatch.setattr(device, "buffer", limited)
-    monkeypatch.setattr(device, "free", lambda buffer: (live.pop(id(buffer), None), free(buffer)))
-    learner = run(open_learner(engine, settings))
-    assert learner.rows == 32 and sum(buffer.size for buffer in live.values()) == learner.nbytes
-    learner.free()
-    assert not live

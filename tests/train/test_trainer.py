@@ -215,3 +215,19 @@ def test_weights_that_are_no_numbers_are_nobodys_fault(tmp_path: Path) -> None:
     made.learner.values[0][:] = float("nan")  # type: ignore[attr-defined]
     with pytest.raises(TrainingError, match=r"no single example is to blame .*lower learning rate \(--lr\)"):
         steps_of(made)
+
+
+def test_weights_that_an_update_spoilt_are_not_saved_as_good_ones(tmp_path: Path) -> None:
+    made = trainer(tmp_path, batch=100, steps=4, save_every=1)
+    update = made.learner.update
+
+    async def spoiling(rate: float, step: int) -> float:
+        norm = await update(rate, step)
+        if step == 2:
+            made.learner.values[0][:] = float("nan")  # type: ignore[attr-defined]
+        return norm
+
+    made.learner.update = spoiling  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"no loss any more after step 3.*\(--lr\)\. checkpoint-2 .* last good one"):
+        steps_of(made)
+    assert run(steps_saved(made.storage)) == [1, 2]

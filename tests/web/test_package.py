@@ -22,6 +22,7 @@ def package() -> zipfile.ZipFile:
 def test_the_engine_travels_and_the_rest_stays(package: zipfile.ZipFile) -> None:
     names = package.namelist()
     assert {"wgemma/__init__.py", "wgemma/api.py", "wgemma/page.py", "wgemma/gpu/browser.py"} <= set(names)
+    assert {"wgemma/page_training.py", "wgemma/train/learner.py", "wgemma/train/trainer.py"} <= set(names)
     assert {f"wgemma/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.wgsl")} <= set(names)
     assert "wgemma/engine/answers.json" in names
     assert {Path(name).suffix for name in names} == {".py", ".wgsl", ".json"}

@@ -20,15 +20,15 @@ from wgemma.cli.output import clean, human_bytes, human_count
 from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
 from wgemma.engine.backend import GpuBackend
-from wgemma.errors import DeviceError, ModelError
+from wgemma.errors import DeviceError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
 from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.data import SHOWN, Data
-from wgemma.train.finetune import Result, Task, prepare_task
-from wgemma.train.learner import capacities, estimate
+from wgemma.train.finetune import Result, Task, prepare_task, refuse_adapted
+from wgemma.train.fitting import capacities, estimate
 from wgemma.train.settings import SCHEDULES, Settings
 from wgemma.train.trainer import Progress
 
@@ -101,17 +101,22 @@ def finetune(options: argparse.Namespace) -> int:
         result = _trained(opened, task, teller)
     finally:
         opened.close()
-    again = ["wgemma", "finetune", *([target] if options.model is not None else []), options.data, "-o", str(out)]
-    teller.end(result, task, target, shlex.join([*again, "--resume"]))
+    teller.end(result, task, target, _again(options, out))
     return 130 if result.stopped else 0
+
+
+def _again(options: argparse.Namespace, out: Path) -> str:
+    """What to type to go on; the settings are in the checkpoint."""
+    words = ["wgemma", "finetune", *([options.model] if options.model is not None else []), options.data]
+    words += ["-o", str(out), "--resume", *(["--skip-bad"] if options.skip_bad else [])]
+    words += ["--device", options.device] if options.device else []
+    return shlex.join(words + (["--ple", options.ple] if options.ple != "auto" else []))
 
 
 def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.Namespace) -> Task:
     """The data and its order, from the model's header alone: mistakes are told before gigabytes are loaded."""
     files = locate(target)
-    if files.adapters:
-        base = files.stored.parent if files.stored and files.stored.parent else "the model below it"
-        raise ModelError(f"{files.name} comes with an adapter of its own; train one for {base} instead.")
+    refuse_adapted(files)
     with Gguf.open(files.model) as gguf:
         context = Config.from_gguf(gguf).context_length
         tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.cli.output import as_json, human_bytes, progress
-from wgemma.errors import AdapterError, Error, SettingsError
+from wgemma.engine.adapting import checked_scale
+from wgemma.errors import AdapterError, Error
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT
 from wgemma.files.adapters import Pair, check_fits, read_adapter
 from wgemma.files.gguf import Gguf, Tensor
@@ -30,7 +31,6 @@ from wgemma.sync import run
 Floats = NDArray[np.float32]
 
 PIECE = 8 << 20  # bytes copied at a time
-MAX_SCALE = 1e9
 SLAB = 32 << 20  # bytes of float32 worked on at a time
 
 
@@ -65,18 +65,17 @@ Changes = Mapping[str, Sequence[Change]]
 
 
 def merge(options: argparse.Namespace) -> int:
-    if not abs(options.scale) <= MAX_SCALE:  # also where it is NaN
-        raise SettingsError(f"--scale is {options.scale}; it must be a number up to {MAX_SCALE:.0e}.")
+    scale = checked_scale(options.scale)
     files = locate(options.model)
     wanted = read_adapter(options.adapter)
-    adapters = [(read_adapter(path), 1.0) for path in files.adapters] + [(wanted, options.scale)]
+    adapters = [(read_adapter(path), 1.0) for path in files.adapters] + [(wanted, scale)]
     with Gguf.open(files.model) as gguf:
         Config.from_gguf(gguf)
         changes: dict[str, list[Change]] = {}
-        for adapter, scale in adapters:
+        for adapter, share in adapters:
             check_fits(adapter, gguf.tensors)
             for name, pair in adapter.pairs.items():
-                changes.setdefault(name, []).append(Change(pair, scale * pair.scale))
+                changes.setdefault(name, []).append(Change(pair, share * pair.scale))
         total = _check(gguf, changes, options.output, files.model, replace=options.force)
         try:
             with replacing(options.output) as file, progress(f"merging {files.name}", total) as bar:

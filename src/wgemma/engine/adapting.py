@@ -1,7 +1,6 @@
 """Which adapters a model has beside it, and which of them a call wants."""
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -41,6 +40,7 @@ class Setting:
 
 
 BARE: Final = Setting()
+MAX_SCALE = 1e9  # far above any that is meant, and within float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ class Adapters:
 
 
 def checked_scale(scale: Any) -> float:
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not number or not abs(scale) <= MAX_SCALE:  # also where it is NaN
         raise SettingsError(f"an adapter's scale is {scale!r}; it must be a number, such as 1 or 0.5.")
     return float(scale)
 

@@ -161,6 +161,12 @@ class Engine:
         """Whether each token's row of the per-layer table comes from the host."""
         return self.weights.inputs is not None and self.weights.inputs.table is None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the GPU; sessions have theirs besides."""
+        buffers = (*self.weights.buffers, *self.decoder.buffers())
+        return sum(buffer.size for buffer in buffers) + (self.lows.nbytes if self.lows else 0)
+
     async def fetch_rows(self, tokens: Sequence[int], decoder: Decoder | None = None) -> None:
         """Brings the raw per-layer rows of these tokens to the GPU, for this decoder or another; a soft row gets
         PAD's."""

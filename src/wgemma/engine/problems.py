@@ -29,7 +29,8 @@ from wgemma.model.config import Config, LayerConfig, find_tensors
 SUMS = 12  # numbers kept of each output
 PERIODS = (256, 32)
 ROWS = 70  # of a matrix: more than a tile is wide
-FEW, MANY = 3, 33  # rows of activations: for matvec.wgsl, and more than a tile is high
+FEW = 3  # rows of activations, for matvec.wgsl
+MANY = (30, 129)  # and for both forms of tile.wgsl: less than a flat tile is high, and more than a tall one
 EXPERTS, SLOTS = 7, 3  # experts of ten rows, and how many of them a row goes to
 CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
 TOKENS = (3, 69, 0)

@@ -435,7 +435,8 @@ class Session:
             tape.free()
             for data in parts:
                 if not _finite(data):
-                    return f"the model computed NaN or Inf in {name} at position {position}: its weights are damaged."
+                    whose = "its weights or the adapter's" if lows else "its weights"
+                    return f"the model computed NaN or Inf in {name} at position {position}: {whose} are damaged."
         return f"the logits hold NaN or Inf at position {position}: the output matrix is damaged."
 
     def free(self) -> None:

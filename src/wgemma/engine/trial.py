@@ -119,7 +119,7 @@ class Trial:
         turns = {sliding: self._upload(_turns(count)) for sliding, count in pairs.items()}
         layers = tuple(self._layers.values())
         return Decoder(
-            self.device, TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ()), given.MANY
+            self.device, TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ()), given.MANY[0]
         )
 
     def _buffer(self, size: int) -> Buffer:
@@ -224,10 +224,12 @@ class Trial:
         self._keep(problem, y)
 
     def _tile(self, problem: Problem) -> None:
-        matrix, y = self._matrices[problem.kind, problem.columns], self._buffer(4 * given.MANY * given.ROWS)
-        x = self._repeat("x", given.MANY, problem.columns, 1 / given.periods_of(problem.columns))
-        self.matmuls.linear(self.tape, matrix, given.MANY, x, Result(y))
-        self._keep(problem, y)
+        matrix = self._matrices[problem.kind, problem.columns]
+        for rows in given.MANY:
+            x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
+            y = self._buffer(4 * rows * given.ROWS)
+            self.matmuls.linear(self.tape, matrix, rows, x, Result(y))
+            self._keep(problem, y)
 
     def _norm(self, problem: Problem) -> None:
         columns = problem.columns

@@ -15,7 +15,7 @@ import wgpu
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Limits, Program, Span
-from wgemma.gpu.shaders import declarations, load_shader
+from wgemma.gpu.shaders import declarations, enabled, load_shader
 from wgemma.gpu.tape import Command, Copy
 
 try:
@@ -35,6 +35,7 @@ _LIMIT_NAMES = {
 }
 _SMALL_READ = 1 << 16  # readings up to this size share buffers
 _QUERIES = 4096  # the most WebGPU allows in a query set
+_NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
 _FEATURES = {"shader-f16": "shader-f16", "subgroup": "subgroups", "timestamp-query": "timestamp-query"}
 
 
@@ -236,7 +237,8 @@ class NativeDevice:
         made = self._kernels.get(key)
         if made is None:
             given = {"SUBGROUPS": "subgroups" in self.features and name not in self._distrusted, **(constants or {})}
-            made = self._kernels[key] = self._compile(name, load_shader(name, given))
+            code = load_shader(name, given)
+            made = self._kernels[key] = self._compile(name, enabled(code, _NAGA_KNOWS) + code)
         return made
 
     def plain(self, name: str) -> bool:

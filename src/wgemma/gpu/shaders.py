@@ -5,11 +5,12 @@
     //#if NAME … //#else … //#endif  lines kept when the constant is true (or false: //#if !NAME)
 
 Nothing else. Shaders stay readable as they are, and most of them are plain WGSL. Browsers want to be told which
-extensions a shader uses and naga refuses to be, so the directives are not in the files: `enabled` says them.
+extensions a shader uses and naga refuses to be told of some, so the directives are not in the files: `enabled` says
+them.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -47,10 +48,10 @@ def declarations(code: str) -> list[BindingDeclaration]:
     return [BindingDeclaration(int(i), name, access or kind) for i, kind, access, name in _BINDING.findall(code)]
 
 
-def enabled(code: str) -> str:
-    """The `enable` directives that a browser wants before this code."""
+def enabled(code: str, known: Collection[str] = tuple(_EXTENSIONS)) -> str:
+    """The `enable` directives that a compiler wants before this code, of those it knows; a browser knows all."""
     bare = _COMMENT.sub("", code)
-    return "".join(f"enable {name};\n" for name, used in _EXTENSIONS.items() if used.search(bare))
+    return "".join(f"enable {name};\n" for name in known if _EXTENSIONS[name].search(bare))
 
 
 @cache

@@ -1,12 +1,12 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for any number of rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// The way of a software adapter, in place of tile, clipped and matvec: a thread does four rows of W with four rows of x.
+// The way of a software adapter, in place of tile and matvec: a thread does four rows of W with four rows of x.
 // There is no workgroup memory, which would be no faster there than any other and takes long to compile.
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
 //   SOFTCAP  cap · tanh(y / cap)
 //   SCALE    y · side[n]
-//   CLIPPED  as in clipped.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
+//   CLIPPED  as in tile.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
 //   EXPERTS  as in matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, or with two for GEGLU
 //
 // Grid: (N / 64, R / 4), both rounded up; EXPERTS: (results / 64, R, slots).

@@ -43,19 +43,7 @@ struct Params {
 //#include softcap
 //#endif
 
-//#if HALF
-alias Quad = vec4<f16>;
-alias Square = mat4x4<f16>;
-//#else
-alias Quad = vec4<f32>;
-alias Square = mat4x4<f32>;
-//#endif
-
-// Of one row of the tile, a thread's columns: those below 32, and those from 32 on.
-struct Sums {
-  near: Quad,
-  far: Quad,
-}
+//#include tile_sums
 
 const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
 
@@ -103,25 +91,6 @@ fn put_x(at: u32, part: vec4<f32>) {
 fn columns_of_w(at: u32) -> Square {
   return transpose(Square(w_tile[at], w_tile[at + 64u], w_tile[at + 128u], w_tile[at + 192u]));
 }
-
-fn grown(s: Quad, w: Square, part: Quad) -> Quad {
-  return s + w[0] * part.x + w[1] * part.y + w[2] * part.z + w[3] * part.w;
-}
-
-fn more(s: Sums, near: Square, far: Square, part: Quad) -> Sums {
-  return Sums(grown(s.near, near, part), grown(s.far, far, part));
-}
-
-//#if HALF
-struct Totals {
-  near: vec4<f32>,
-  far: vec4<f32>,
-}
-
-fn settled(t: Totals, s: Sums) -> Totals {
-  return Totals(t.near + vec4<f32>(s.near), t.far + vec4<f32>(s.far));
-}
-//#endif
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {

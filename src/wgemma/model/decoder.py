@@ -14,7 +14,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows, Table
 from wgemma.model.cache import PAGE, Places, Segment
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Residual, Result
+from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Precision, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
@@ -152,9 +152,10 @@ class Decoder:
 
     keeps = False  # what the experts' activations begin with, too: training needs it again
 
-    def __init__(self, device: Device, weights: TextWeights, rows: int) -> None:
+    def __init__(self, device: Device, weights: TextWeights, rows: int, precision: Precision = "exact") -> None:
         self.device = device
         self.weights = weights
+        self.precision = precision
         self.config = weights.config
         self._take(Scratch(device, weights, rows, rows))
         self.raw_table: Part | None = None  # planes of the rows the host fetched, where the table is not on the GPU
@@ -166,7 +167,7 @@ class Decoder:
     def _take(self, scratch: Scratch) -> None:
         self.scratch = scratch
         kind = DirectMatmuls if self.device.compact else Matmuls
-        self.matmuls = kind(self.device, self.config.eps)
+        self.matmuls = kind(self.device, self.config.eps, self.precision)
 
     async def make_room(self, rows: int) -> None:
         """Scratch for passes of so many rows. Recordings made before are useless afterwards: `scratch.rows` tells."""

@@ -36,6 +36,8 @@ class Residual:
 
 
 Input: TypeAlias = Residual | Binding
+# Products of many rows in f32, or in f16 with sums in f32 where the device has it.
+Precision: TypeAlias = Literal["exact", "fast"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,10 @@ class Matmuls:
     few = FEW
     threads = THREADS  # that settle a row
 
-    def __init__(self, device: Device, eps: float) -> None:
+    def __init__(self, device: Device, eps: float, precision: Precision = "exact") -> None:
         self.device = device
         self.eps = eps
+        self.half = precision == "fast" and "shader-f16" in device.features
 
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
@@ -251,7 +254,22 @@ class Matmuls:
         constants: dict[str, Any],
     ) -> None:
         """The bare product of many rows with `n` rows of a matrix."""
-        tape.run("tile", [-(-n // 64), -(-rows // 32)], bindings, params, constants)
+        form = tile_form(self.device, rows, half=self.half and not constants.get("SCALE"))
+        tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"])], bindings, params, constants | form)
+
+
+def tile_form(device: Device, rows: int, *, half: bool = False) -> dict[str, Any]:
+    """How tile.wgsl and tile_back.wgsl share out so many rows, and whether they compute in f16."""
+    tall = tile_rows(device, rows)
+    form = {"ROWS": tall, "THREADS": max(tall, 64), "FLAT": tall == 32}
+    return form | {"HALF": True} if half else form
+
+
+def tile_rows(device: Device, rows: int) -> int:
+    """Rows that a workgroup of theirs does together: the taller tile where it pays and there is memory for it."""
+    if rows <= 32:
+        return 32
+    return 128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64
 
 
 def matvec_constants(device: Device, matrix: Matrix) -> dict[str, Any]:

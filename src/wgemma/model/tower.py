@@ -15,6 +15,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
+from wgemma.model.matmul import tile_form
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors
@@ -194,13 +195,13 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
     if tape.device.compact:
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
-        tall = tile_rows(tape.device, rows)
-        _linear(tape, lin, rows, x, y, stride, offset, "clipped", tall, {"ROWS": tall})
+        form = tile_form(tape.device, rows)
+        _linear(tape, lin, rows, x, y, stride, offset, "tile", form["ROWS"], form)
 
 
 def linear_direct(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
     """The same by direct.wgsl."""
-    _linear(tape, lin, rows, x, y, stride, offset, "direct", 4, {"CLIPPED": True})
+    _linear(tape, lin, rows, x, y, stride, offset, "direct", 4, {})
 
 
 def _linear(
@@ -216,7 +217,7 @@ def _linear(
     more: dict[str, Any],
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
-    constants = {"TYPE": matrix.planes.reader, "BIAS": lin.bias is not None, **more}
+    constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **more}
     limits = (bounds.input_min, bounds.input_max, bounds.output_min, bounds.output_max)
     for part in matrix.parts:
         bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
@@ -225,11 +226,6 @@ def _linear(
         place = (stride or matrix.rows, offset + part.first)
         params = (matrix.blocks, part.rows, rows, *place, matrix.columns // 4, part.first, *limits)
         tape.run(kernel, [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
-
-
-def tile_rows(device: Device, rows: int) -> int:
-    """Rows that a workgroup of clipped.wgsl does together: the taller tile where it pays and there is memory for it."""
-    return 128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64
 
 
 def submit(tape: Tape) -> None:

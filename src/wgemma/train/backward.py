@@ -7,12 +7,13 @@ and values of an earlier one, what they owe it is summed up until the way back r
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import NEVER, Low, Lows
 from wgemma.model.decoder import Pass
-from wgemma.model.matmul import THREADS
+from wgemma.model.matmul import THREADS, tile_form
 from wgemma.model.text import Experts, Layer
 from wgemma.model.weights import Matrix
 from wgemma.train.flat import Flat
@@ -253,6 +254,11 @@ def transposed(
     for part in matrix.parts:
         bindings: dict[str, Binding] = {**part.bindings(), "dy": dy, "dx": dx}
         params = (matrix.blocks, part.rows, rows, stride, offset + part.first, int(add or part.first > 0))
-        wide, tall, kernel = (512, 4, "direct_back") if tape.device.compact else (64, 32, "tile_back")
-        grid = [-(-matrix.columns // wide), -(-rows // tall)]
-        tape.run(kernel, grid, bindings, params, {"TYPE": matrix.planes.reader})
+        constants: dict[str, Any] = {"TYPE": matrix.planes.reader}
+        if tape.device.compact:
+            grid = [-(-matrix.columns // 512), -(-rows // 4)]
+            tape.run("direct_back", grid, bindings, params, constants)
+        else:
+            form = tile_form(tape.device, rows)
+            grid = [-(-matrix.columns // 64), -(-rows // form["ROWS"])]
+            tape.run("tile_back", grid, bindings, params, constants | form)

@@ -8,7 +8,7 @@ the sum over all its targets divided by their number, so it does not matter how 
 
 import random
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wgemma.errors import DataError
@@ -101,3 +101,28 @@ class Batches:
             yield from steps[start:]
             start = max(start - len(steps), 0)
             number += 1
+
+
+# -- what a step's packs become on the GPU
+
+
+def passes(packs: Sequence[Pack], rows: int) -> Iterable[list[Pack]]:
+    """Packs that go through together: as many as fit, in their order."""
+    some: list[Pack] = []
+    for pack in packs:
+        if some and sum(other.rows for other in some) + pack.rows > rows:
+            yield some
+            some = []
+        some.append(pack)
+    if some:
+        yield some
+
+
+def bucket(rows: int) -> int:
+    """The rows a pass is recorded for: powers of two from 32 on, and half way between."""
+    size = 32
+    while size < rows:
+        if size >= 64 and size * 3 // 2 >= rows:
+            return size * 3 // 2
+        size *= 2
+    return size

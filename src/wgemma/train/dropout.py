@@ -17,7 +17,8 @@ class Dropout:
 
     def __init__(self, ledger: Ledger, lows: Lows, rows: int, share: float) -> None:
         every = [low for layer in lows.layers for low in layer.values()]
-        self.share = share
+        self.share = min(round(share * 2**32), 2**32 - 1)  # of all hashes
+        self.larger = 1 / (1 - share)
         self.seed = ledger.buffer(4, "seed")
         self.room = ledger.buffer(4 * rows * max(low.a.columns for low in every), "what is left of an input")
         self._salts = {id(low): salt for salt, low in enumerate(every)}
@@ -26,7 +27,7 @@ class Dropout:
         """What is left of x, in the room; or added to y."""
         goal, add = (self.room, 0) if y is None else (y, 1)
         bindings: dict[str, Binding] = {"x": x, "y": goal, "seed": self.seed}
-        params = (low.a.columns, round(self.share * 2**32), self._salts[id(low)], 1 / (1 - self.share), add)
+        params = (low.a.columns, self.share, self._salts[id(low)], self.larger, add)
         tape.run("dropout", [-(-low.a.columns // 256), rows], bindings, params)
         return goal
 

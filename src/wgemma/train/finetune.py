@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wgemma.engine.replying import Cancel
-from wgemma.errors import SettingsError, TrainingError
+from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
+from wgemma.files.locate import ModelFiles
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.batches import Batches, Pack, pack, split
 from wgemma.train.card import card
@@ -76,6 +77,13 @@ class Task:
             ("cut to the length of a sequence", str(sum(data.truncated for data in self.sources))),
             ("bad lines left out", str(sum(len(data.bad) for data in self.sources))),
         ]
+
+
+def refuse_adapted(files: ModelFiles) -> None:
+    """An adapter is trained on bare weights: beside a model's own it would not be what was learnt."""
+    if files.adapters:
+        base = files.stored.parent if files.stored and files.stored.parent else "the model below it"
+        raise ModelError(f"{files.name} comes with an adapter of its own; train one for {base} instead.")
 
 
 async def prepare_task(
@@ -141,8 +149,8 @@ async def finetune(
     memory: Callable[[], int] = lambda: 0,
 ) -> Result:
     """Trains to the end and writes everything, or until `cancel` and leaves a checkpoint. Without checkpoints
-    everything is written then, too, and before an error ends it. `base` is the model's name, `model` its
-    fingerprint."""
+    everything is written then, too, and before an error ends it unless the weights are spoilt. `base` is the model's
+    name, `model` its fingerprint."""
     trainer = Trainer(
         learner,
         task.batches,
@@ -156,11 +164,15 @@ async def finetune(
     )
     if task.checkpoint is not None:
         await trainer.resume(task.checkpoint)
+    try:  # now, because a place that cannot be written is better known before a step is made than after
+        task.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"{task.out} cannot be made: {error.strerror or error}. Give another folder.") from None
     try:
         async for made in trainer.run():
             progress(made)
     except TrainingError:
-        if task.storage is None and trainer.step:
+        if task.storage is None and trainer.step and await trainer.is_sound():
             await _export(task, trainer, base)
         raise
     goes_on = trainer.stopped and task.storage is not None

@@ -10,10 +10,9 @@ import random
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from wgemma.engine.engine import Engine
-from wgemma.errors import OutOfMemory, TrainingError
+from wgemma.errors import TrainingError
 from wgemma.files.adapters import AdapterFile, Pair
 from wgemma.gpu.device import Binding, Buffer, Device, Program, Span
 from wgemma.gpu.tape import Tape
@@ -23,7 +22,7 @@ from wgemma.model.matmul import THREADS
 from wgemma.model.text import TextWeights
 from wgemma.sync import breathe
 from wgemma.train.backward import Backward
-from wgemma.train.batches import Pack
+from wgemma.train.batches import Pack, bucket, passes
 from wgemma.train.data import IGNORED
 from wgemma.train.dropout import Dropout
 from wgemma.train.flat import PAGE, Flat, Measure
@@ -33,7 +32,6 @@ from wgemma.train.losses import NONE, Losses
 from wgemma.train.rooms import PackedCache, Rooms
 from wgemma.train.settings import TARGETS, Settings
 
-MOST_ROWS = 2048  # of a pass, unless one example has more
 GROUPS = 256  # workgroups that go through all numbers
 
 
@@ -68,16 +66,16 @@ class Learner:
 
     @classmethod
     async def begin(cls, engine: Engine, settings: Settings, rows: int) -> "Learner":
-        """A fresh adapter, its A drawn by the seed and its B zero; nothing stays on the GPU when there is no room."""
+        """A fresh adapter, its A drawn by the seed and its B zero; nothing stays on the GPU when that fails."""
         ledger = Ledger(engine.device)
         try:
             learner = cls(engine, settings, rows, ledger)
             await engine.device.confirm()
-        except OutOfMemory:
+            engine.device.write(learner.scales, 0, array("f", [settings.scale] * most_rows(settings.rank)).tobytes())
+            learner.draw()
+        except BaseException:
             ledger.free()
             raise
-        engine.device.write(learner.scales, 0, array("f", [settings.scale] * most_rows(settings.rank)).tobytes())
-        learner.draw()
         return learner
 
     # -- the adapter's numbers
@@ -294,74 +292,3 @@ def measured(device: Device, weights: TextWeights, settings: Settings) -> Measur
     if not measure.pages:
         raise TrainingError(f"this model has none of the targets {', '.join(settings.targets)}.")
     return measure
-
-
-def passes(packs: Sequence[Pack], rows: int) -> Iterable[list[Pack]]:
-    """Packs that go through together: as many as fit, in their order."""
-    some: list[Pack] = []
-    for pack in packs:
-        if some and sum(other.rows for other in some) + pack.rows > rows:
-            yield some
-            some = []
-        some.append(pack)
-    if some:
-        yield some
-
-
-def bucket(rows: int) -> int:
-    """The rows a pass is recorded for: powers of two from 32 on, and half way between."""
-    size = 32
-    while size < rows:
-        if size >= 64 and size * 3 // 2 >= rows:
-            return size * 3 // 2
-        size *= 2
-    return size
-
-
-async def open_learner(engine: Engine, settings: Settings) -> Learner:
-    """A learner whose passes take as many rows as there is room for, or the reason why there is none."""
-    refused: OutOfMemory | None = None
-    for rows in capacities(engine, settings):
-        try:
-            return await Learner.begin(engine, settings, rows)
-        except OutOfMemory as error:
-            refused = error
-    needed = estimate(engine, settings, bucket(settings.seq)).nbytes
-    hint = _what_would_fit(engine, settings, needed)
-    told = f" ({refused})" if refused else ""
-    raise TrainingError(f"training takes {needed / 1e9:.1f} GB beside the model, more than there is{told}. {hint}")
-
-
-def capacities(engine: Engine, settings: Settings) -> list[int]:
-    """Rows of a pass to try, the most first: no more than a step has or bindings allow, no fewer than a pack has."""
-    least = bucket(settings.seq)
-    most = max(least, min(bucket(settings.batch * settings.seq), MOST_ROWS))
-    sizes = sorted({bucket(rows) for rows in (most, most // 2, most // 4, least) if bucket(rows) >= least})
-    return [rows for rows in reversed(sizes) if fits(engine, settings, rows)]
-
-
-def fits(engine: Engine, settings: Settings, rows: int) -> bool:
-    """Whether bindings span what a pass of so many rows has, and memory its sum where it is limited."""
-    needed, limits = estimate(engine, settings, rows), engine.device.limits
-    room = engine.options.memory
-    held = sum(buffer.size for buffer in engine.weights.buffers)
-    return needed.largest <= min(limits.binding, limits.buffer) and (room is None or held + needed.nbytes <= room)
-
-
-def estimate(engine: Engine, settings: Settings, rows: int) -> Ledger:
-    """What training would allocate with passes of so many rows."""
-    ledger = Ledger()
-    Learner(engine, settings, rows, ledger)
-    return ledger
-
-
-def _what_would_fit(engine: Engine, settings: Settings, needed: int) -> str:
-    if not settings.checkpointing:
-        return "Turn checkpointing on."
-    shorter = bucket(settings.seq) // 2
-    while shorter >= 64 and not fits(engine, replace(settings, seq=shorter), shorter):
-        shorter //= 2
-    if shorter < 64:
-        return f"Not even examples of 64 tokens fit at rank {settings.rank}: take a lower rank or a smaller model."
-    share = estimate(engine, replace(settings, seq=shorter), shorter).nbytes / needed
-    return f"With seq {shorter} it would take {share:.0%} of that."

@@ -20,7 +20,7 @@ FREE = ("save_every", "checkpointing")
 
 _WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
     "rank": (1, 1024),
-    "epochs": (1, None),
+    "epochs": (1, 10_000),  # each is laid out before the first begins, to count its steps
     "steps": (1, None),
     "batch": (1, None),
     "seq": (2, None),
@@ -28,14 +28,15 @@ _WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
     "save_every": (1, None),
 }
 _OPTIONAL = ("steps", "save_every")
+_LARGE = 1e9  # far above any real one, and nothing made of it leaves float32
 _NUMBERS = {  # all from 0 to below these
-    "alpha": math.inf,
+    "alpha": _LARGE,
     "dropout": 1.0,
-    "rate": math.inf,
-    "warmup": math.inf,
-    "weight_decay": math.inf,
-    "clip": math.inf,
-    "eps": math.inf,
+    "rate": _LARGE,
+    "warmup": _LARGE,
+    "weight_decay": _LARGE,
+    "clip": _LARGE,
+    "eps": _LARGE,
 }
 _POSITIVE = ("alpha", "rate", "eps")
 
@@ -170,5 +171,4 @@ def _check_number(name: str, value: Any, below: float) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or value >= below or (value == 0 and name in _POSITIVE):
         least = "above 0" if name in _POSITIVE else "from 0"
-        span = least if below == math.inf else f"{least} to below {below:g}"
-        raise SettingsError(f"{name} is {value!r}; it must be a number {span}.")
+        raise SettingsError(f"{name} is {value!r}; it must be a number {least} to below {below:g}.")

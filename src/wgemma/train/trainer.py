@@ -127,7 +127,7 @@ class Trainer:
             if due:
                 validation = await self._validate()
             if due or self.stopped:
-                await self._save()
+                await self._save(step.packs, proved=validation is not None)
             yield self._progress(step, loss, rate, norm, validation)
 
     async def _advance(self, step: Step, rate: float) -> tuple[float, float]:
@@ -154,12 +154,21 @@ class Trainer:
         self.validation.append((self.step, total / targets))
         return total / targets
 
-    async def _save(self) -> None:
-        if self.storage is not None and self._saved != self.step:
-            tensors = await self.learner.state()
-            made = (self.step, self.settings, self.model, self.data, tensors, self.losses, self.validation)
-            await save(self.storage, Checkpoint(*made))
-            self._saved = self.step
+    async def _save(self, packs: Sequence[Pack], *, proved: bool) -> None:
+        """A checkpoint, unless the update has spoilt the weights (a rate too high does): then the last is the good one.
+        `packs` are tried where no validation has `proved` them yet."""
+        if self._saved == self.step:
+            return
+        if not proved and await self._spoilt(packs[0]):
+            raise TrainingError(
+                await self._blame(packs, f"the weights compute no loss any more after step {self.step}")
+            )
+        if self.storage is None:
+            return
+        tensors = await self.learner.state()
+        made = (self.step, self.settings, self.model, self.data, tensors, self.losses, self.validation)
+        await save(self.storage, Checkpoint(*made))
+        self._saved = self.step
 
     def _progress(self, step: Step, loss: float, rate: float, norm: float, validation: float | None) -> Progress:
         seconds, tokens = (sum(column) for column in zip(*self._times, strict=True))
@@ -190,6 +199,11 @@ class Trainer:
             f"{trouble}, and no single example is to blame (there were lines {_listed(everything)}): "
             f"begin anew with a lower learning rate (--lr).{kept}"
         )
+
+    async def is_sound(self) -> bool:
+        """Whether the weights still compute a loss, of some examples at least."""
+        packs = [pack for step in self.batches.epoch(0)[:2] for pack in step.packs]
+        return not all([await self._spoilt(pack) for pack in packs])
 
     async def _spoilt(self, pack: Pack) -> bool:
         total, _ = await self.learner.evaluate([pack])

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import quads
+from wgemma.model.matmul import quads, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F16, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4
-TALL = {"tile": 32, "direct": 4}  # rows of x that are done together
 
 
 def cases() -> Iterator[Case]:
@@ -222,19 +221,25 @@ def _experts(
 
 
 def _tile_cases() -> Iterator[Case]:
-    for kind in PLANES:
-        narrow, middling, wide = widths(kind)
-        for rows, n in ((9, 7), (31, 33), (32, 64), (33, 130), (64, 1), (70, 130)):
-            yield case(_tile, rows == 33, kind=kind, rows=rows, n=n, columns=middling)
-        yield case(_tile, False, kind=kind, rows=33, n=65, columns=wide)
-        yield case(_tile, False, kind=kind, rows=9, n=130, columns=narrow, most=50)
-    for rows, n in ((1, 64), (2, 63), (3, 128), (7, 129), (8, 1)):
-        yield case(_tile, False, kind="Q4_0", rows=rows, n=n, columns=96)
+    """What becomes of the result, every height of a tile, and every type with the tallest of them."""
+    yield case(_tile, True, kind="F32", rows=64, n=70, columns=96, scaled=True)
     for cap in (3.0, 0.0):
         yield case(_tile, cap > 0, kind="Q8_0", rows=33, n=65, columns=96, cap=cap)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_tile, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, cap=3.0)
-    yield case(_tile, True, kind="F32", rows=33, n=70, columns=96, scaled=True)
+        yield case(_tile, False, kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, half=True)
+    for kind, rows, columns in (("Q4_K", 130, 768), ("Q6_K", 33, 2304), ("F16", 9, 288), ("F32", 70, 32)):
+        yield case(_tile, rows in (9, 130), kind=kind, rows=rows, n=65, columns=columns, half=True)
+    for rows, n in ((1, 64), (2, 63), (3, 128), (7, 129), (8, 1), (31, 33), (32, 70)):
+        yield case(_tile, rows == 32, kind="Q4_0", rows=rows, n=n, columns=96)
+    for rows, n in ((33, 130), (64, 64), (65, 1), (128, 1), (130, 65)):
+        yield case(_tile, rows == 130, kind="Q4_0", rows=rows, n=n, columns=96)
+    for kind in PLANES:
+        narrow, middling, wide = widths(kind)
+        yield case(_tile, True, kind=kind, rows=70, n=130, columns=middling)
+        yield case(_tile, False, kind=kind, rows=70, n=7, columns=wide)
+        yield case(_tile, False, kind=kind, rows=70, n=130, columns=narrow, most=50)
+    yield case(_tile, False, kind="Q4_K", rows=9, n=65, columns=2304)
 
 
 def _tile(
@@ -248,20 +253,24 @@ def _tile(
     extreme: str = "",
     by: str = "tile",
     scaled: bool = False,
+    half: bool = False,
 ) -> Outcome:
+    """`half` where the device has it."""
+    half = half and "shader-f16" in lab.device.features
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
     given, y, side = lab.put(x), lab.out(rows * stride), lab.normal(n)
     scales = lab.put(side)
-    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled}
+    form = tile_form(lab.device, rows, half=half) if by == "tile" else {"ROWS": 4}
+    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
-        lab.run(by, [-(-part.rows // 64), -(-rows // TALL[by])], bindings, params, constants)
+        lab.run(by, [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params, constants)
     expected = untouched(rows, stride)
     result = twins.linear(w, x) * twins.wide(side) if scaled else twins.linear(w, x)
     expected[:, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
-    return Outcome((lab.read(y),), (framed(expected),), F32)
+    return Outcome((lab.read(y),), (framed(expected),), F16 if half else F32)
 
 
 def _direct_cases() -> Iterator[Case]:

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wgemma.model.matmul import tile_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets
-from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F16, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import wide
 
 OFFSET = 3  # of what is read in a row of dy
+LIFT = np.float32(2**20)  # of gradients that f16 would round to zero
 TARGETS = {
     "one": Targets(),
     "two": Targets(64),
@@ -34,32 +36,45 @@ def cases() -> Iterator[Case]:
 
 
 def _tile_back_cases() -> Iterator[Case]:
+    """Every height of a tile, and every type with the tallest of them."""
+    yield case(_tile_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_tile_back, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme)
+        yield case(_tile_back, False, kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, half=True)
+    for kind, rows, columns, add in (("Q4_K", 130, 256, 0), ("Q6_K", 33, 768, 0), ("F16", 9, 96, 1)):
+        yield case(_tile_back, rows == 9, kind=kind, rows=rows, n=65, columns=columns, add=add, half=True)
+    for rows, n, columns in (
+        (1, 7, 288),
+        (32, 33, 64),
+        (33, 130, 32),
+        (64, 32, 288),
+        (65, 1, 96),
+        (128, 64, 32),
+        (130, 65, 96),
+    ):
+        yield case(_tile_back, rows in (64, 130), kind="Q4_0", rows=rows, n=n, columns=columns)
     for kind in PLANES:
         narrow, middling, broad = widths(kind)
-        for rows, n in ((1, 7), (33, 65), (64, 32)):
-            yield case(_tile_back, rows == 33, kind=kind, rows=rows, n=n, columns=middling)
-        yield case(_tile_back, False, kind=kind, rows=31, n=130, columns=narrow, most=50)
-        yield case(_tile_back, False, kind=kind, rows=3, n=33, columns=broad, add=1)
-    yield case(_tile_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
+        yield case(_tile_back, True, kind=kind, rows=70, n=65, columns=middling)
+        yield case(_tile_back, False, kind=kind, rows=70, n=130, columns=narrow, most=50)
+        yield case(_tile_back, False, kind=kind, rows=70, n=7, columns=broad, add=1)
     for kind, rows, n, columns in (("Q4_K", 33, 65, 768), ("Q6_K", 3, 7, 256), ("F32", 4, 33, 544)):
         yield case(_direct_back, rows == 33, kind=kind, rows=rows, n=n, columns=columns)
     yield case(_direct_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
-    for extreme in ("zeros", "huge", "nan"):
-        yield case(_tile_back, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme)
 
 
 def _tile_back(lab: Lab, **options: Any) -> Outcome:
-    return _transposed(lab, "tile_back", (64, 32), **options)
+    return _transposed(lab, "tile_back", 64, **options)
 
 
 def _direct_back(lab: Lab, **options: Any) -> Outcome:
-    return _transposed(lab, "direct_back", (512, 4), **options)
+    return _transposed(lab, "direct_back", 512, **options)
 
 
 def _transposed(
     lab: Lab,
     kernel: str,
-    tile: tuple[int, int],
+    wide: int,
     kind: str,
     rows: int,
     n: int,
@@ -67,18 +82,27 @@ def _transposed(
     most: int = 0,
     add: int = 0,
     extreme: str = "",
+    half: bool = False,
 ) -> Outcome:
+    """`half` where the device has it; dy is small then, as gradients are."""
+    half = half and "shader-f16" in lab.device.features
     matrix, w = lab.weights(kind, n, columns, most)
     dy = lab.activations(rows, n + 5, extreme=extreme)
     before = lab.normal(rows, columns)
+    if half:
+        dy, before = dy / LIFT, before / LIFT
     given, dx = lab.put(dy), lab.held(before) if add else lab.out(rows * columns)
+    constants: dict[str, Any] = {"TYPE": matrix.planes.reader}
+    if kernel == "tile_back":
+        constants |= tile_form(lab.device, rows, half=half)
+    lift = (float(LIFT),) if half else ()
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, n + 5, OFFSET + part.first, int(add or part.first > 0))
         bindings = {**part.bindings(), "dy": given, "dx": dx}
-        grid = [-(-columns // tile[0]), -(-rows // tile[1])]
-        lab.run(kernel, grid, bindings, params, {"TYPE": matrix.planes.reader})
+        grid = [-(-columns // wide), -(-rows // constants.get("ROWS", 4))]
+        lab.run(kernel, grid, bindings, (*params, *lift), constants)
     expected = add * before + twins.linear_back(w, dy[:, OFFSET : OFFSET + n])
-    return Outcome((lab.read(dx),), (framed(expected),), F32)
+    return Outcome((lab.read(dx),), (framed(expected),), F16 if half else F32)
 
 
 def _norm_back_cases() -> Iterator[Case]:

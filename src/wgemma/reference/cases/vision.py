@@ -185,10 +185,10 @@ def _vision_attention(
 def _linear_cases() -> Iterator[Case]:
     for kind in VECTORS:
         yield case(_ragged, True, "repack", kind=kind, rows=5, columns=44)
-        yield case(_clipped, True, kind=kind, rows=33, n=70, columns=44)
+        yield case(_clipped, True, "tile", kind=kind, rows=33, n=70, columns=44)
     for rows, n, columns in ((1, 1, 4), (64, 64, 32), (65, 130, 96), (9, 65, 268)):
         for bias in (False, True):
-            yield case(_clipped, rows == 65, kind="F16", rows=rows, n=n, columns=columns, bias=bias)
+            yield case(_clipped, rows in (9, 65), "tile", kind="F16", rows=rows, n=n, columns=columns, bias=bias)
             options = {"bias": bias, "direct": True}
             yield case(_clipped, rows == 9, "direct", kind="F16", rows=rows, n=n, columns=columns, **options)
 
@@ -222,7 +222,7 @@ def _clipped(lab: Lab, kind: str, rows: int, n: int, columns: int, bias: bool = 
     bounds = Bounds(-0.8, 1.1, -0.2, 0.15)
     added, x, stride = lab.normal(n, scale=0.1), lab.normal(rows, columns), n + 5
     y = lab.out(rows * stride)
-    tape = Tape(lab.device, "clipped")
+    tape = Tape(lab.device, "linear")
     record = linear_direct if direct else linear
     record(tape, Linear(matrix, bounds, lab.put(added) if bias else None), rows, lab.put(x), y, stride, 3)
     tape.program().replay()

@@ -1,0 +1,436 @@
+"""How near each kernel comes to what the adapter can do: `python bench/kernels.py [--only tile] [--json FILE]`.
+
+For every kernel, form and shape: its time, the bytes it must move and the operations it must do, and what share that is
+of what this adapter streams and computes when it does nothing else, both measured first. Shapes are those of E2B, E4B,
+26B-A4B and 31B in Q4_K_M; weights are random. A kernel that reads weights once takes them from copies by turns, so that
+no cache has them. Times are the best of several, by timestamps where the adapter has them and by the clock where not.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wgemma.cli.bench import stream_bandwidth
+from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.tape import Dispatch, Number, Tape
+from wgemma.model.adapters import NEVER
+from wgemma.model.decoder import SPLIT, SPLITS, attention_threads
+from wgemma.model.matmul import FEW, Matmuls, Result
+from wgemma.model.rotary import rotary_tables
+from wgemma.model.weights import Matrix, Part
+from wgemma.reference.lab import Lab
+from wgemma.sync import run
+
+COLD = 256 << 20  # bytes of copies that no cache holds
+SEED = 64  # rows of random weights; a matrix repeats them
+EPS = 1e-6
+
+# (model, what, type, K, N): what a token of each passes through, but for what is alike in another.
+MATRICES = [
+    ("E2B", "q", "Q4_K", 1536, 2048),
+    ("E2B", "k", "Q4_K", 1536, 256),
+    ("E2B", "gate/up", "Q4_K", 1536, 24576),
+    ("E2B", "down", "Q6_K", 12288, 1536),
+    ("E2B", "head", "Q6_K", 1536, 262144),
+    ("E4B", "gate/up", "Q4_K", 2560, 20480),
+    ("E4B", "down", "Q4_K", 10240, 2560),
+    ("26B", "q", "Q4_K", 2816, 4096),
+    ("26B", "down", "Q8_0", 2112, 2816),
+    ("31B", "gate/up", "Q4_K", 5376, 43008),
+    ("31B", "down", "Q6_K", 21504, 5376),
+]
+TILED = [("E2B", "q"), ("E2B", "k"), ("E2B", "gate/up"), ("E2B", "down"), ("26B", "down"), ("31B", "down")]
+EXPERTS = (128, 8, 704)  # of 26B-A4B: how many, how many are used, how wide
+HEADS = [  # (model, kind, heads, kv heads, head size, window)
+    ("E2B", "sliding", 8, 1, 256, 512),
+    ("E2B", "full", 8, 1, 512, 0),
+    ("31B", "full", 32, 4, 512, 0),
+]
+DEPTHS = (512, 4096, 16384)
+RANK = 16
+
+FMA = """
+@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let f = vec4<NUMBER>(NUMBER(0.999) + NUMBER(id.x & 1u) * NUMBER(0.0005));
+  var a = f;
+  var b = f + NUMBER(1.0);
+  var c = f + NUMBER(2.0);
+  var d = f + NUMBER(3.0);
+  for (var i = 0u; i < ROUNDSu; i++) {
+    a = fma(a, f, f);
+    b = fma(b, f, f);
+    c = fma(c, f, f);
+    d = fma(d, f, f);
+  }
+  let sum = a + b + c + d;
+  if (f32(sum.x + sum.y + sum.z + sum.w) == 12345.0) { y[0] = 1.0; }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One kernel in one form on one shape."""
+
+    kernel: str
+    form: str
+    shape: str
+    microseconds: float
+    megabytes: float
+    gigaflop: float
+    gb_per_s: float
+    tflop_per_s: float
+    of_stream: float
+    of_arithmetic: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="NAME", help="kernels whose name begins so: tile, tile_back, matvec, low, …")
+    parser.add_argument("--quick", action="store_true", help="small shapes, to see that everything runs")
+    parser.add_argument("--rows", type=int, default=512, help="of tile and tile_back (default: 512)")
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    device = NativeDevice()
+    bench = Bench(device, quick=options.quick, rows=options.rows, repeat=2 if options.quick else options.repeat)
+    print(
+        f"{device.info.name}: {bench.stream / 1e9:.1f} GB/s, {bench.arithmetic['f32'] / 1e12:.2f} TFLOP/s in f32",
+        end="",
+    )
+    print(f", {bench.arithmetic['f16'] / 1e12:.2f} in f16" if "f16" in bench.arithmetic else "")
+    print(
+        f"{'kernel':14} {'form':12} {'shape':32} {'µs':>10} {'MB':>8} {'GB/s':>7} {'':>4} {'GFLOP':>8} {'TFLOP/s':>7}"
+    )
+    figures = []
+    for figure in bench.all(options.only or ""):
+        figures.append(figure)
+        moved = f"{figure.megabytes:8.2f} {figure.gb_per_s:7.1f} {figure.of_stream:4.0%}"
+        done = f"{figure.gigaflop:8.3f} {figure.tflop_per_s:7.3f} {figure.of_arithmetic:4.0%}"
+        print(
+            f"{figure.kernel:14} {figure.form:12} {figure.shape:32} {figure.microseconds:10.1f} {moved} {done}",
+            flush=True,
+        )
+    if options.json:
+        limits = {"stream": bench.stream, **bench.arithmetic}
+        told: dict[str, Any] = {"adapter": device.info.name, "driver": device.info.driver, "limits": limits}
+        told["kernels"] = [asdict(figure) for figure in figures]
+        options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False))
+    device.close()
+
+
+class Bench:
+    """One device, its limits, and the kernels that are held against them."""
+
+    def __init__(self, device: NativeDevice, *, quick: bool, rows: int, repeat: int) -> None:
+        self.device, self.quick, self.repeat = device, quick, repeat
+        self.rows = min(rows, 64) if quick else rows
+        self.half = "shader-f16" in device.features
+        self.stamps = "timestamp-query" in device.features and device.info.kind != "CPU"
+        self.stream = stream_bandwidth(device)
+        self.arithmetic = {"f32": self._fma("f32")} | ({"f16": self._fma("f16")} if self.half else {})
+
+    def all(self, only: str) -> Iterator[Figure]:
+        kernels: dict[str, Callable[[], Iterator[Figure]]] = {
+            "matvec": self.matvec,
+            "tile": self.tile,
+            "tile_back": self.tile_back,
+            "attention": self.attention,
+            "low": self.low,
+        }
+        for name, make in kernels.items():
+            if name.startswith(only) or only.startswith(name):
+                yield from (figure for figure in make() if figure.kernel.startswith(only))
+
+    # -- products
+
+    def matvec(self) -> Iterator[Figure]:
+        """One row, and eight, with every matrix; experts of 26B-A4B."""
+        for model, what, kind, columns, count in self._matrices():
+            for rows in (1, FEW):
+                if rows > 1 and (model, what) not in TILED:
+                    continue
+                with Lab(self.device, 1) as lab:
+                    copies = self._copies(lab, kind, columns, count)
+                    matmuls, tape = Matmuls(self.device, EPS), Tape(self.device, "bench")
+                    x, y = self._numbers(lab, rows * columns), lab.out(rows * copies[0].rows)
+                    for matrix in copies:
+                        matmuls.linear(tape, matrix, rows, x, Result(y))
+                    shape = f"{model} {what} {columns}→{copies[0].rows} {rows} rows"
+                    size = nbytes(copies[0]) + 4 * rows * (columns + copies[0].rows)
+                    yield self._figure("matvec", kind, shape, tape, size, 2 * rows * columns * copies[0].rows)
+        yield self._experts()
+
+    def _experts(self) -> Figure:
+        there, used, wide = (8, 2, 64) if self.quick else EXPERTS
+        columns = 256 if self.quick else 2816
+        with Lab(self.device, 1) as lab:
+            matrix = self._matrix(lab, "Q4_K", columns, there * 2 * wide, unit=2 * wide)
+            there = matrix.rows // (2 * wide)
+            chosen = lab.put(np.arange(used) * (there // used), "<u4")
+            x, y = self._numbers(lab, columns), lab.out(used * wide)
+            tape = Tape(self.device, "bench")
+            Matmuls(self.device, EPS).experts(tape, matrix, (1, used, there), x, y, chosen, geglu=True)
+            count = used * 2 * wide
+            size = nbytes(matrix) * used // there + 4 * columns
+            shape = f"26B experts {columns}→{used}×{2 * wide}"
+            return self._figure("matvec", "Q4_K", shape, tape, size, 2 * columns * count)
+
+    def tile(self) -> Iterator[Figure]:
+        yield from self._tiles("tile")
+
+    def tile_back(self) -> Iterator[Figure]:
+        yield from self._tiles("tile_back")
+
+    def _tiles(self, kernel: str) -> Iterator[Figure]:
+        """Every height of the tile in f32 and, where the device has it, in f16."""
+        for model, what, kind, columns, count in self._matrices():
+            if (model, what) not in TILED:
+                continue
+            with Lab(self.device, 1) as lab:
+                matrix = self._matrix(lab, kind, columns, count)
+                for rows in (self.rows,) if self.quick else sorted({32, self.rows}):
+                    x, y = self._numbers(lab, rows * columns), self._numbers(lab, rows * matrix.rows)
+                    size = nbytes(matrix) + 4 * rows * (columns + matrix.rows)
+                    shape = f"{model} {what} {columns}→{matrix.rows} {rows} rows"
+                    for form, constants in self._forms(rows):
+                        tape = Tape(self.device, "bench")
+                        constants["TYPE"] = matrix.planes.reader
+                        self._tile(tape, kernel, matrix, rows, x, y, constants)
+                        yield self._figure(
+                            kernel, f"{kind} {form}", shape, tape, size, 2 * rows * columns * matrix.rows
+                        )
+
+    def _tile(
+        self, tape: Tape, kernel: str, matrix: Matrix, rows: int, x: Buffer, y: Buffer, constants: dict[str, Any]
+    ) -> None:
+        (part,), high = matrix.parts, -(-rows // constants["ROWS"])
+        if kernel == "tile":
+            params: tuple[Number, ...] = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0.0)
+            tape.run(kernel, [-(-matrix.rows // 64), high], {**part.bindings(), "x": x, "y": y}, params, constants)
+        else:
+            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0, 1.0)
+            bindings: dict[str, Binding] = {**part.bindings(), "dy": y, "dx": x}
+            tape.run(kernel, [-(-matrix.blocks // 2), high], bindings, params, constants)
+
+    def _forms(self, rows: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        for half in (False, True) if self.half else (False,):
+            for tall in (32, 64, 128):
+                memory = (tall + 64) * 128 // (2 if half else 1)
+                if (tall == 32 or rows > 32) and memory <= self.device.limits.workgroup_memory:
+                    form = {"ROWS": tall, "THREADS": max(tall, 64), "FLAT": tall == 32, "HALF": half}
+                    yield f"{tall} {'f16' if half else 'f32'}", form
+
+    # -- attention
+
+    def attention(self) -> Iterator[Figure]:
+        """One row at every depth, and a chunk of rows behind it; keys and values in f16."""
+        for model, kind, heads, kv_heads, head, window in HEADS:
+            for depth in DEPTHS[:1] if self.quick else DEPTHS:
+                for rows in (1, self.rows):
+                    with Lab(self.device, 1) as lab:
+                        yield self._look(lab, f"{model} {kind}", rows, depth, (heads, kv_heads, head, window))
+
+    def _look(self, lab: Lab, what: str, rows: int, depth: int, shape: tuple[int, int, int, int]) -> Figure:
+        heads, kv_heads, head, window = shape
+        pairs = 64 if head == 512 else head // 2
+        splits = 1 if window or rows > FEW else max(1, min(SPLITS, depth // SPLIT))
+        ring = 1 << 31
+        table = np.frombuffer(rotary_tables(10_000.0, head, pairs, None, depth + rows), dtype="<f4")
+        places = depth + rows
+        keys, values = (self._numbers(lab, places * kv_heads * head, "<f2") for _ in range(2))
+        positions = np.arange(depth, depth + rows)
+        one = np.ones_like(positions)
+        bindings: dict[str, Binding] = {
+            "rows": lab.put(np.stack([one, positions, 0 * one, positions], axis=1), "<u4"),
+            "q_raw": self._numbers(lab, rows * heads * head),
+            "norm": lab.put(lab.norms(head)),
+            "turns": lab.put(table),
+            "partial": lab.out(rows * heads * splits * (head + 2)),
+            "out": lab.out(rows * heads * head),
+            "keys": keys,
+            "values": values,
+        }
+        constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>", "PER_WORD": 8, "F16_CACHE": True}
+        constants |= attention_threads(rows)
+        split = ring if window else -(-places // splits)
+        params = (heads, kv_heads, heads * head, window, ring, 0, places, splits, split, 0, 1, EPS)
+        tape = Tape(self.device, "bench")
+        tape.run("attention", [heads, rows, splits], bindings, params, constants)
+        if splits > 1:
+            tape.run("attention_join", [heads, rows], bindings, (splits,), {"HEAD": head})
+        seen = sum(min(window or places, depth + r + 1) for r in range(rows))  # keys, of all rows
+        reach = min((window or places) + rows, places)
+        size = 2 * 2 * reach * kv_heads * head + 2 * 4 * rows * heads * head
+        name = f"{what} depth {depth} {rows} rows"
+        return self._figure("attention", "f16 cache", name, tape, size, 4 * seen * heads * head)
+
+    # -- adapters
+
+    def low(self) -> Iterator[Figure]:
+        """Gate and up of E2B, both adapted at rank 16."""
+        columns, width = (256, 512) if self.quick else (1536, 24576)
+        targets, rows = 2, self.rows
+        shape = f"rank {RANK}×{targets} {columns}→{width}"
+        with Lab(self.device, 1) as lab:
+            a, b = self._numbers(lab, targets * RANK * columns), self._numbers(lab, RANK * width)
+            scales, x = self._numbers(lab, targets * RANK), self._numbers(lab, rows * columns)
+            y, z = self._numbers(lab, rows * width), self._numbers(lab, rows * targets * RANK)
+            da, db = lab.out(targets * RANK * columns), lab.out(RANK * width)
+            inner, outer = targets * RANK * columns, RANK * width  # weights
+            alternate, plain = (NEVER, NEVER, 1), (NEVER, NEVER, 0)
+            tape = Tape(self.device, "bench")
+            bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
+            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1.0, EPS), {"THREADS": 256})
+            yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
+            tape = Tape(self.device, "bench")
+            params: tuple[Number, ...] = (width, rows, width, 0, 0.0, RANK, targets * RANK, width, 0, *alternate)
+            tape.run("low_add", [-(-width // 64), -(-rows // 4)], {"z": z, "b": b, "y": y}, params)
+            moved = 4 * (outer + 2 * rows * width)
+            yield self._figure("low_add", "", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
+            tape = Tape(self.device, "bench")
+            grid = [targets * -(-RANK // 16), -(-rows // 4)]
+            params = (RANK, targets, width, width, 0, *alternate, rows)
+            tape.run("low_back", grid, {"dy": y, "b": b, "scales": scales, "g": z}, params)
+            moved = 4 * (outer + rows * width)
+            yield self._figure("low_back", "", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
+            tape = Tape(self.device, "bench")
+            params = (RANK, targets * RANK, width, width, 0, *alternate, rows, 0)
+            tape.run("low_grad", [-(-width // 64), -(-RANK // 16)], {"p": z, "q": y, "d": db}, params)
+            yield self._figure("low_grad", "of B", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
+            tape = Tape(self.device, "bench")
+            params = (targets * RANK, targets * RANK, columns, columns, 0, *plain, rows, 0)
+            grid = [-(-columns // 64), -(-targets * RANK // 16)]
+            tape.run("low_grad", grid, {"p": z, "q": x, "d": da}, params)
+            moved = 4 * (inner + rows * columns)
+            yield self._figure("low_grad", "of A", f"{shape} {rows} rows", tape, moved, 2 * rows * inner)
+
+    # -- what they stand on
+
+    def _matrices(self) -> Iterator[tuple[str, str, str, int, int]]:
+        for model, what, kind, columns, count in MATRICES:
+            if not self.quick:
+                yield model, what, kind, columns, count
+            elif (model, what) in (("E2B", "down"), ("26B", "down")):
+                yield model, what, kind, 256, 128
+
+    def _matrix(self, lab: Lab, kind: str, columns: int, count: int, unit: int = 64) -> Matrix:
+        """As many of `count` rows as one binding takes, in whole units: a few random ones, over and over."""
+        seed, _ = lab.weights(kind, SEED, columns)
+        (part,) = seed.parts
+        limit = min(self.device.limits.binding, self.device.limits.buffer // 2)
+        count = min(count, limit // (part.codes.size // SEED) // unit * unit)
+        times = -(-count // SEED)
+        planes = [self._repeated(lab, part.buffer, part.codes, times)]
+        if part.scales is not None:
+            planes.append(self._repeated(lab, part.buffer, part.scales, times))
+        codes, scales = planes[0], planes[1] if len(planes) > 1 else None
+        return Matrix(kind, count, columns, (Part(0, count, codes.buffer, codes, scales),))
+
+    def _repeated(self, lab: Lab, buffer: Buffer, span: Span, times: int) -> Span:
+        data = run(self.device.read(buffer, span.offset, span.size))
+        goal = self._buffer(lab, span.size * times)
+        step = max(1, (16 << 20) // span.size)
+        many = data * min(step, times)
+        for first in range(0, times, step):
+            self.device.write(goal, first * span.size, many[: (min(step, times - first)) * span.size])
+        return Span(goal, 0, span.size * times)
+
+    def _copies(self, lab: Lab, kind: str, columns: int, count: int) -> list[Matrix]:
+        first = self._matrix(lab, kind, columns, count)
+        more = 0 if self.quick or self.device.info.kind == "CPU" else min(COLD // nbytes(first), 24)
+        return [first, *(self._matrix(lab, kind, columns, count) for _ in range(more))]
+
+    def _numbers(self, lab: Lab, count: int, kind: str = "<f4") -> Buffer:
+        """A few random ones, over and over."""
+        numbers = np.resize(lab.normal(4096).astype(kind), count)
+        buffer = self._buffer(lab, numbers.nbytes)
+        self.device.write(buffer, 0, numbers.tobytes())
+        return buffer
+
+    def _buffer(self, lab: Lab, size: int) -> Buffer:
+        buffer = self.device.buffer(size, "bench")
+        lab._buffers.append(buffer)
+        return buffer
+
+    # -- time
+
+    def _figure(self, kernel: str, form: str, shape: str, tape: Tape, moved: int, done: int) -> Figure:
+        """A tape of one kernel, perhaps with what belongs to it; or of one with several copies of its weights."""
+        program = tape.program()
+        names = [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)]
+        program.replay()
+        run(self.device.wait())
+        copies = len(names) if len(set(names)) == 1 else 1
+        if self.stamps:
+            times = [nanoseconds for _, nanoseconds in self.device.profile(tape.placed(), self.repeat)]
+            seconds = (min(times) if copies > 1 else sum(times)) / 1e9
+        else:
+            seconds = self._by_clock(tape) / copies
+        tape.free()
+        limit = self.arithmetic["f16" if "f16" in form.split() and kernel.startswith("tile") else "f32"]
+        seconds = max(seconds, 1e-9)
+        return Figure(
+            kernel=kernel,
+            form=form,
+            shape=shape,
+            microseconds=seconds * 1e6,
+            megabytes=moved / 1e6,
+            gigaflop=done / 1e9,
+            gb_per_s=moved / seconds / 1e9,
+            tflop_per_s=done / seconds / 1e12,
+            of_stream=moved / seconds / self.stream,
+            of_arithmetic=done / seconds / limit,
+        )
+
+    def _by_clock(self, tape: Tape) -> float:
+        """Seconds of the whole tape, in a row with itself until that takes a while."""
+        times, best = 1, float("inf")
+        for _ in range(self.repeat):
+            program = self.device.program(tape.placed() * times, "bench")
+            begin = time.perf_counter()
+            program.replay()
+            run(self.device.wait())
+            spent = time.perf_counter() - begin
+            best = min(best, spent / times)
+            if spent < 0.02 and not self.quick:
+                times = min(times * 4, 256)
+        return best
+
+    def _fma(self, number: str) -> float:
+        """Operations per second of a kernel that only multiplies and adds; the best of several."""
+        rounds, groups = (64, 16) if self.device.info.kind == "CPU" else (2048, 8448)
+        code = FMA.replace("NUMBER", number).replace("ROUNDS", str(rounds))
+        kernel = self.device._compile("fma", f"enable f16;\n{code}" if number == "f16" else code)
+        y = self.device.buffer(4, "fma")
+        bindings: Mapping[str, Binding] = {"y": y}
+        commands: Sequence[Dispatch] = [Dispatch(kernel, bindings, (groups, 1, 1))]
+        program = self.device.program(commands, "fma")
+        best = float("inf")
+        for _ in range(2 + self.repeat):
+            if self.stamps:
+                best = min(best, self.device.profile(commands, 1)[0][1] / 1e9)
+                continue
+            begin = time.perf_counter()
+            program.replay()
+            run(self.device.wait())
+            best = min(best, time.perf_counter() - begin)
+        self.device.free(y)
+        return 2 * 16 * 256 * groups * rounds / best
+
+
+def nbytes(matrix: Matrix) -> int:
+    return matrix.planes.nbytes(matrix.rows, matrix.columns)
+
+
+if __name__ == "__main__":
+    main()

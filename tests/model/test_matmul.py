@@ -1,0 +1,45 @@
+"""Products with a matrix: exact ones, and fast ones where the device has f16."""
+
+import pytest
+
+from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.model.matmul import Matmuls, Precision, Result
+from wgemma.reference import twins
+from wgemma.reference.lab import EPS, F16, F32, Lab, framed, relative_error
+
+
+def error(device: NativeDevice, precision: Precision, rows: int) -> float:
+    """How far the products of so many rows are off."""
+    with Lab(device, rows) as lab:
+        matrix, w = lab.weights("Q4_0", 70, 288)
+        x, y = lab.normal(rows, 288), lab.out(rows * 70)
+        tape = Tape(device, "test")
+        Matmuls(device, EPS, precision).linear(tape, matrix, rows, lab.put(x), Result(y))
+        tape.program().replay()
+        tape.free()
+        return relative_error(lab.read(y), framed(twins.linear(w, x)))
+
+
+@pytest.mark.parametrize("rows", [20, 40, 70])
+def test_fast_products_of_many_rows_are_rounded_and_no_worse(gpu: NativeDevice, rows: int) -> None:
+    assert error(gpu, "exact", rows) <= F32
+    if "shader-f16" in gpu.features:
+        assert F32 < error(gpu, "fast", rows) <= F16
+
+
+def test_few_rows_and_devices_without_f16_are_exact_all_the_same(gpu: NativeDevice, floor: NativeDevice) -> None:
+    assert error(gpu, "fast", 3) <= F32
+    assert error(floor, "fast", 40) <= F32
+
+
+@pytest.mark.parametrize(("rows", "tall"), [(9, 32), (32, 32), (33, 64), (64, 64), (65, 128), (300, 128)])
+def test_a_tile_is_as_high_as_its_rows_are_many(gpu: NativeDevice, floor: NativeDevice, rows: int, tall: int) -> None:
+    for device, most in ((gpu, 128), (floor, 64)):
+        with Lab(device, 1) as lab:
+            matrix, _ = lab.weights("Q4_0", 70, 32)
+            tape = Tape(device, "test")
+            Matmuls(device, EPS).linear(tape, matrix, rows, lab.out(rows * 32), Result(lab.out(rows * 70)))
+            (command,) = tape.commands
+            assert isinstance(command, Dispatch)
+            assert command.grid == (2, -(-rows // min(tall, most)), 1)
