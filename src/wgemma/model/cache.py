@@ -107,7 +107,8 @@ class Cache:
         full = [layer for layer in self.owners if not layer.sliding]
         wanted = 3 * self.capacity or FIRST_SEGMENT
         limit = min((self.device.limits.binding // self.token_bytes(layer) for layer in full), default=self.context)
-        count = min(wanted, limit // PAGE * PAGE, -(-(self.context - self.capacity) // PAGE) * PAGE)
+        pages = max(limit // PAGE, 1)  # WebGPU's least limit is far larger than a page
+        count = min(wanted, pages * PAGE, -(-(self.context - self.capacity) // PAGE) * PAGE)
         made: dict[int, Segment] = {}
         try:
             for layer in full:
