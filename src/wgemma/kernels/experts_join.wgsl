@@ -15,13 +15,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read> norms: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 //#include reduce
-
-fn routed4(r: u32, i: u32) -> vec4<f32> {
-  let quads = params.blocks * 8u;
-  var sum = vec4<f32>();
-  for (var slot = 0u; slot < params.slots; slot++) { sum += routed[(r * params.slots + slot) * quads + i]; }
-  return sum;
-}
+//#include routed
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {

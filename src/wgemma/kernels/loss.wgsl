@@ -2,7 +2,7 @@
 // (tile.wgsl with SOFTCAP). Two passes over the tiles; between them all that is kept of a row is four numbers.
 //
 //   SCAN  state[r] ← (max, Σ exp(l − max), the target's logit, 0) over this tile and, unless `fresh`, those before
-//   BACK  l ← factor · (exp(l − max) / Σ − [token = target]) · (1 − (l / cap)²), the gradient of the logits before the
+//   BACK  l ← (exp(l − max) / Σ − [token = target]) · (1 − (l / cap)²), the gradient of the logits before the
 //         cap; a cap of 0 is none. Rows without a target get zeros.
 //
 //   logits [R, width] f32; targets [R] u32, 0xffffffff for none; state [R] vec4<f32>, left alone where there is no target
@@ -14,7 +14,6 @@ struct Params {
   first: u32,
   fresh: u32,
   cap: f32,
-  factor: f32,  // 1 / all targets of the step
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> logits: array<f32>;
@@ -51,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let l = logits[start + i];
     var slope = 0.0;
     if (known) {
-      slope = params.factor * (exp(l - seen.x) / seen.y - select(0.0, 1.0, i == own));
+      slope = exp(l - seen.x) / seen.y - select(0.0, 1.0, i == own);
       if (params.cap != 0.0) { slope *= (1.0 - l / params.cap) * (1.0 + l / params.cap); }
     }
     logits[start + i] = slope;

@@ -1,6 +1,6 @@
 // The gradient of one half of an adapter's pairs, added to what is there:
 //
-//   d[j, n] += Σ_r p[r, skip + t(n) · rank + j] · q[r, q_offset + n]
+//   d[j, n] += Σ_r p[r, t(n) · rank + j] · q[r, q_offset + n]
 //
 // t(n), the target that column n belongs to, is n % 2 where `interleaved`, else (n ≥ edge1) + (n ≥ edge2).
 //
@@ -22,7 +22,6 @@ struct Params {
   edge2: u32,
   interleaved: u32,
   rows: u32,
-  skip: u32,  // columns of p before the first
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> p: array<f32>;
@@ -39,7 +38,7 @@ fn target_of(n: u32) -> u32 {
 }
 
 fn get_p(r: u32, t: u32, j: u32) -> f32 {
-  if (r < params.rows && j < params.rank) { return p[r * params.p_stride + params.skip + t * params.rank + j]; }
+  if (r < params.rows && j < params.rank) { return p[r * params.p_stride + t * params.rank + j]; }
   return 0.0;
 }
 

@@ -106,13 +106,13 @@ def scan(logits: Array, targets: NDArray[np.int64]) -> Array:
     return np.stack([highest, np.exp(logits - highest[:, None]).sum(axis=1), chosen, 0 * rows], axis=1)
 
 
-def loss_back(logits: Array, state: Array, targets: NDArray[np.int64], cap: float, factor: float) -> Array:
-    """loss, BACK: the gradient of factor · Σ nll before the cap, from soft-capped logits; 0 without a target."""
+def loss_back(logits: Array, state: Array, targets: NDArray[np.int64], cap: float) -> Array:
+    """loss, BACK: the gradient of Σ nll before the cap, from soft-capped logits; 0 without a target."""
     logits, state = wide(logits), wide(state)
     share = np.exp(logits - state[:, :1]) / state[:, 1:2]
     share -= np.arange(logits.shape[1]) == targets[:, None]
     slope = 1 - np.square(logits / cap) if cap else 1.0
-    d: Array = factor * share * slope
+    d: Array = share * slope
     d[targets == NO_TARGET] = 0
     return d
 

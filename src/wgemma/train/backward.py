@@ -118,13 +118,13 @@ class Backward:
         assert isinstance(low.b, Span)
         bound = {"p": z, "q": dy, "d": self.flat.gradient(low.b)}
         grid = [-(-low.width // 64), -(-low.rank // 16)]
-        tape.run("low_grad", grid, bound, (low.rank, low.columns, low.width, low.width, 0, *shape, 0))
+        tape.run("low_grad", grid, bound, (low.rank, low.columns, low.width, low.width, 0, *shape))
         plain = (NEVER, NEVER, 0, rows)
         dropout = self.decoder.products.dropout
         seen = x if dropout is None else dropout.apply(tape, low, rows, x)
         bound = {"p": g, "q": seen, "d": self.flat.gradient(low.a.parts[0].codes)}
         grid = [-(-columns // 64), -(-low.columns // 16)]
-        tape.run("low_grad", grid, bound, (low.columns, low.columns, columns, columns, 0, *plain, 0))
+        tape.run("low_grad", grid, bound, (low.columns, low.columns, columns, columns, 0, *plain))
         if dropout is None:
             transposed(tape, low.a, rows, g, low.columns, 0, dx, add=True)
         else:

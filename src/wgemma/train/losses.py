@@ -58,7 +58,7 @@ class Losses:
 
     def _step(self, tape: Tape, tile: Matrix, rows: int, mode: str, *, fresh: bool) -> None:
         bindings: dict[str, Binding] = {"logits": self.logits, "targets": self.targets, "state": self.state}
-        params = (tile.rows, tile.parts[0].first, int(fresh), self.cap, 1.0)
+        params = (tile.rows, tile.parts[0].first, int(fresh), self.cap)
         tape.run("loss", [rows], bindings, params, {"THREADS": THREADS, mode: True})
 
 

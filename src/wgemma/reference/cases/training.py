@@ -177,15 +177,15 @@ def _low_back(lab: Lab, rows: int, rank: int, n: int, targets: str, extreme: str
 
 
 def _low_grad(lab: Lab, rows: int, rank: int, n: int, targets: str, extreme: str = "") -> Outcome:
-    of, skip = TARGETS[targets], 2
+    of = TARGETS[targets]
     count = int(of.of(n).max()) + 1
-    p, q = lab.normal(rows, skip + count * rank), lab.activations(rows, n + 5, extreme=extreme)
+    p, q = lab.normal(rows, count * rank), lab.activations(rows, n + 5, extreme=extreme)
     before = lab.normal(rank, n)
     d = lab.held(before)
-    params = (rank, p.shape[1], n, n + 5, OFFSET, *of, rows, skip)
+    params = (rank, p.shape[1], n, n + 5, OFFSET, *of, rows)
     grid = [-(-n // 64), -(-rank // 16)]
     lab.run("low_grad", grid, {"p": lab.put(p), "q": lab.put(q), "d": d}, params)
-    expected = before + twins.low_grad(p[:, skip:], q[:, OFFSET : OFFSET + n], rank, of)
+    expected = before + twins.low_grad(p, q[:, OFFSET : OFFSET + n], rank, of)
     return Outcome((lab.read(d),), (framed(expected),), F32)
 
 
@@ -213,7 +213,7 @@ def _loss(lab: Lab, rows: int, vocabulary: int, tile: int, mode: str, cap: float
     """Huge logits cannot be, with a cap: they are all at it."""
     logits = lab.activations(rows, vocabulary, extreme=extreme) * np.float32(10)
     logits = np.clip(logits, -30, 30)
-    targets, factor = _targets(lab, rows, vocabulary), float(np.float32(1 / 7))
+    targets = _targets(lab, rows, vocabulary)
     known = targets != twins.NO_TARGET
     right = twins.scan(logits, targets)
     expected = untouched(rows, 4)
@@ -223,10 +223,10 @@ def _loss(lab: Lab, rows: int, vocabulary: int, tile: int, mode: str, cap: float
     held = [lab.held(part) for part in tiles]
     for i, part in enumerate(tiles):
         bindings = {"logits": held[i], "targets": lab.put(targets, "<u4"), "state": state}
-        params = (part.shape[1], i * tile, int(i == 0), cap, factor)
+        params = (part.shape[1], i * tile, int(i == 0), cap)
         lab.run("loss", [rows], bindings, params, {"THREADS": THREADS, mode: True})
     if mode == "BACK":
-        d = twins.loss_back(logits, right, targets, cap, factor)
+        d = twins.loss_back(logits, right, targets, cap)
         slices = tuple(framed(d[:, first : first + tile]) for first in range(0, vocabulary, tile))
         return Outcome(tuple(lab.read(part) for part in held), slices, F32)
     got, right = lab.read(state), framed(expected)
