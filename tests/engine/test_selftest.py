@@ -173,7 +173,7 @@ BROKEN = [
     ("tiny-e2b-Q4_K_M", "attention", "attention", "low *= shrink;", ""),
     ("tiny-e2b-Q4_K_M", "sample", "sample", "prefix = (prefix << 8u) | digit;", "prefix = prefix << 8u;"),
     ("tiny-26b-a4b-F16", "experts_norm", "experts_norm", "which * params.rows * quads", "which * quads"),
-    ("tiny-26b-a4b-F16", "experts_join", "experts_join", "slot < params.slots", "slot + 1u < params.slots"),
+    ("tiny-26b-a4b-F16", "experts_join", "routed", "slot < params.slots", "slot + 1u < params.slots"),
     ("tiny-26b-a4b-F16", "route", "route", "weights[at] / total * expert_scale", "weights[at] * expert_scale"),
     ("tiny-26b-a4b-F16", "matvec", "matvec", "result *= weights[at];", ""),
 ]
