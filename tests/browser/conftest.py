@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parent))  # for face.py and app_page.py
 FLAGS = (
     "--enable-unsafe-webgpu",  # SwiftShader: WebGPU without a GPU
     "--disable-gpu-process-crash-limit",  # some tests kill it, and one crash too many switches WebGPU off
+    "--js-flags=--expose-gc",  # one test collects garbage at the worst moments
     "--no-sandbox",
     "--disable-quic",
     "--no-first-run",

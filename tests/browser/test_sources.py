@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,28 @@ def test_loading_can_be_given_up(face: Face, server: Any, model: bytes) -> None:
         assert "abort" in told["message"] and "ready" not in told["told"]
     assert face.load("/models/slow.gguf")["info"]["bytes"] == len(model)
     assert len(face.page.workers) == 1  # one Python serves one model after another
+
+
+def test_the_storage_answers_whatever_is_collected_meanwhile(browser: Any, server: Any, tmp_path: Path) -> None:
+    """Chromium forgets an answer when the handle that was asked is gone."""
+    server.files["collecting.js"] = tmp_path / "collecting.js"
+    server.files["collecting.js"].write_text(
+        """import { verdicts } from "./opfs.js";
+        setInterval(gc, 0);
+        for (let i = 0; i < 20; i++) await verdicts.write("{}");
+        postMessage(await verdicts.read());"""
+    )
+    page = browser.new_page()
+    page.goto(f"{server.url}/empty.html")
+    told = page.evaluate(
+        """() => new Promise((resolve) => {
+          const worker = new Worker("collecting.js", { type: "module" });
+          worker.onmessage = ({ data }) => resolve(data);
+          setTimeout(() => resolve("no answer"), 10000);
+        })"""
+    )
+    page.close()
+    assert told == "{}"
 
 
 def test_what_cannot_be_a_source_says_so(face: Face) -> None:

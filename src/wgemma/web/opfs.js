@@ -18,6 +18,23 @@ import { human, WgemmaError } from "./trouble.js";
 const FOLDER = "wgemma";
 const STEP = 8 << 20; // bytes hashed or read at a time
 
+/** What is being asked of the browser's storage: {handle}. */
+const asked = new Set();
+
+/**
+ * An answer of the browser's storage. Chromium never gives it when the handle is collected meanwhile, as one is that
+ * nobody needs afterwards: so it is held until then.
+ */
+async function ask(handle, method, ...given) {
+  const question = { handle };
+  asked.add(question);
+  try {
+    return await handle[method](...given);
+  } finally {
+    asked.delete(question);
+  }
+}
+
 // -- what is there
 
 /** The models in the browser's storage. @returns {Promise<{url: string, name: string, size: number, loaded: number, whole: boolean}[]>} */
@@ -43,7 +60,7 @@ export async function forget(url) {
 
 async function folder() {
   try {
-    return await (await navigator.storage.getDirectory()).getDirectoryHandle(FOLDER, { create: true });
+    return await ask(await navigator.storage.getDirectory(), "getDirectoryHandle", FOLDER, { create: true });
   } catch {
     return null; // no such storage here, or none in a private window
   }
@@ -55,12 +72,12 @@ async function keyOf(url) {
 }
 
 async function remove(place, key) {
-  for (const name of [`${key}.json`, `${key}.gguf`]) await place.removeEntry(name).catch(() => {});
+  for (const name of [`${key}.json`, `${key}.gguf`]) await ask(place, "removeEntry", name).catch(() => {});
 }
 
 async function fileOf(place, name) {
   try {
-    return await (await place.getFileHandle(name)).getFile();
+    return await ask(await ask(place, "getFileHandle", name), "getFile");
   } catch {
     return null;
   }
@@ -73,7 +90,7 @@ async function readText(place, name) {
 
 /** Writes a small file whole; where that cannot be, it stays as it was. */
 async function writeText(place, name, text) {
-  const handle = await (await place.getFileHandle(name, { create: true })).createSyncAccessHandle();
+  const handle = await ask(await ask(place, "getFileHandle", name, { create: true }), "createSyncAccessHandle");
   try {
     handle.truncate(0);
     handle.write(new TextEncoder().encode(text), { at: 0 });
@@ -153,17 +170,17 @@ async function openWhole(place, key, note) {
   if (file?.size !== note.size) return null;
   const discard = () => remove(place, key);
   try {
-    const entry = await place.getFileHandle(`${key}.gguf`);
-    return new SavedFile(await entry.createSyncAccessHandle({ mode: "read-only" }), note, discard);
+    const entry = await ask(place, "getFileHandle", `${key}.gguf`);
+    return new SavedFile(await ask(entry, "createSyncAccessHandle", { mode: "read-only" }), note, discard);
   } catch {
     return new FileSource(file, note.name); // another tab has it open, too
   }
 }
 
 async function lock(place, key) {
-  const entry = await place.getFileHandle(`${key}.gguf`, { create: true });
+  const entry = await ask(place, "getFileHandle", `${key}.gguf`, { create: true });
   try {
-    return await entry.createSyncAccessHandle();
+    return await ask(entry, "createSyncAccessHandle");
   } catch {
     return null;
   }
