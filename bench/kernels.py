@@ -22,7 +22,7 @@ from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Dispatch, Number, Tape
 from wgemma.model.adapters import NEVER
 from wgemma.model.decoder import SPLIT, SPLITS, attention_threads
-from wgemma.model.matmul import FEW, Matmuls, Result
+from wgemma.model.matmul import FEW, Matmuls, Result, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -227,7 +227,7 @@ class Bench:
             for tall in (32, 64, 128):
                 memory = (tall + 64) * 128 // (2 if half else 1)
                 if (tall == 32 or rows > 32) and memory <= self.device.limits.workgroup_memory:
-                    form = {"ROWS": tall, "THREADS": max(tall, 64), "FLAT": tall == 32, "HALF": half}
+                    form = tile_shape(tall) | {"HALF": half}
                     yield f"{tall} {'f16' if half else 'f32'}", form
 
     # -- attention

@@ -237,7 +237,7 @@ def test_a_kernel_that_is_wrong_either_way_ends_the_loading(
     verdicts: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    misspell(monkeypatch, "tile", "s3 = more", "s2 = more")
+    misspell(monkeypatch, "tile", "near, far, x_tile", "near, near, x_tile")
     device = fresh()
     with pytest.raises(wgemma.DeviceError, match=r"wrong numbers in tile, .*newer driver.*reference.*doctor --sweep"):
         wgemma.load(tiny, device=device)

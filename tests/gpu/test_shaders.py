@@ -52,6 +52,28 @@ def test_includes_bring_text_with_its_own_directives(texts: dict[str, str]) -> N
     assert load_shader("a", {"N": 2}).split("\n") == ["one", "two 2", "four"]
 
 
+def test_loops_repeat_their_lines_within_each_other(texts: dict[str, str]) -> None:
+    texts["a"] = "//#for i in N\n//#for j in 2\ns{{i}}{{j}}\n//#endfor\n//#include b\n//#endfor\nend"
+    texts["b"] = "//#if LAST\nt{{i}}\n//#endif"
+    assert load_shader("a", {"N": 2, "LAST": True}).split("\n") == ["s00", "s01", "t0", "s10", "s11", "t1", "end"]
+    assert load_shader("a", {"N": 0}) == "end"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("//#for i in 2\nx", "is not closed"), ("//#for 2\n//#endfor", "wants"), ("//#if A\nx", "is not closed")],
+)
+def test_a_directive_that_is_not_whole_is_an_error(texts: dict[str, str], text: str, error: str) -> None:
+    texts["a"] = text
+    with pytest.raises(ValueError, match=error):
+        load_shader("a", {})
+
+
+def test_a_loop_in_lines_left_out_is_not_carried_out(texts: dict[str, str]) -> None:
+    texts["a"] = "//#if NEVER\n//#for i in N\n{{M}}\n//#endfor\n//#endif\nend"
+    assert load_shader("a", {}) == "end"
+
+
 def test_a_compiler_is_told_of_the_extensions_it_knows() -> None:
     code = "var a: vec4<f16>; // subgroups\nlet b = subgroupAdd(c);"
     assert enabled(code) == "enable f16;\nenable subgroups;\n"

@@ -3,6 +3,8 @@
     {{NAME}}                         a hole, filled with a constant
     //#include NAME                  the text of kernels/NAME.wgsl, holes and all
     //#if NAME … //#else … //#endif  lines kept when the constant is true (or false: //#if !NAME)
+    //#for i in N … //#endfor        lines repeated with {{i}} = 0, 1, … below N, a number or a constant: what a
+                                     thread keeps in registers cannot be an array
 
 Nothing else. Shaders stay readable as they are, and most of them are plain WGSL. Browsers want to be told which
 extensions a shader uses and naga refuses to be told of some, so the directives are not in the files: `enabled` says
@@ -10,14 +12,15 @@ them.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
-_DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif)\b\s*(\S*)\s*$")
+_DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif|for|endfor)\b\s*(.*?)\s*$")
+_LOOP = re.compile(r"(\w+) in (\w+)")
 _EXTENSIONS = {"f16": re.compile(r"\bf16\b"), "subgroups": re.compile(r"\bsubgroup[A-Z]|\bsubgroup_")}
 _COMMENT = re.compile(r"//.*")
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\) var<(uniform|storage)(?:, (read_write|read))?> (\w+)")
@@ -34,13 +37,7 @@ class BindingDeclaration:
 
 def load_shader(name: str, constants: Mapping[str, Any]) -> str:
     """The WGSL of `kernels/NAME.wgsl` with every directive carried out and every hole filled."""
-    text = "\n".join(_expand(name, constants))
-
-    def fill(hole: re.Match[str]) -> str:
-        value = constants[hole[1]]
-        return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-    return _HOLE.sub(fill, text)
+    return "\n".join(_expand(name, _source(name), constants))
 
 
 def declarations(code: str) -> list[BindingDeclaration]:
@@ -59,23 +56,61 @@ def _source(name: str) -> tuple[str, ...]:
     return tuple((files("wgemma.kernels") / f"{name}.wgsl").read_text("utf-8").splitlines())
 
 
-def _expand(name: str, constants: Mapping[str, Any]) -> Iterator[str]:
+def _expand(name: str, lines: Sequence[str], constants: Mapping[str, Any]) -> Iterator[str]:
     keep = [True]
-    for line in _source(name):
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        at += 1
         directive = _DIRECTIVE.match(line)
         if directive is None:
             if keep[-1]:
-                yield line
+                yield _fill(line, constants)
             continue
-        verb, word = directive.groups()
+        verb, words = directive.groups()
         if verb == "if":
-            holds = bool(constants.get(word.removeprefix("!"), False)) != word.startswith("!")
+            holds = bool(constants.get(words.removeprefix("!"), False)) != words.startswith("!")
             keep.append(keep[-1] and holds)
         elif verb == "else":
             keep[-1] = keep[-2] and not keep[-1]
         elif verb == "endif":
             keep.pop()
+        elif verb == "for":
+            end = _end_of_loop(name, lines, at)
+            if keep[-1]:
+                yield from _repeat(name, words, lines[at:end], constants)
+            at = end + 1
         elif keep[-1]:
-            yield from _expand(_HOLE.sub(lambda hole: str(constants[hole[1]]), word), constants)
+            included = _fill(words, constants)
+            yield from _expand(included, _source(included), constants)
     if len(keep) != 1:
         raise ValueError(f"kernels/{name}.wgsl: an //#if is not closed")
+
+
+def _fill(text: str, constants: Mapping[str, Any]) -> str:
+    def fill(hole: re.Match[str]) -> str:
+        value = constants[hole[1]]
+        return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+    return _HOLE.sub(fill, text)
+
+
+def _repeat(name: str, words: str, body: Sequence[str], constants: Mapping[str, Any]) -> Iterator[str]:
+    loop = _LOOP.fullmatch(words)
+    if loop is None:
+        raise ValueError(f"kernels/{name}.wgsl: //#for wants `i in N`, not {words!r}")
+    variable, count = loop.groups()
+    for i in range(int(count) if count.isdigit() else constants[count]):
+        yield from _expand(name, body, {**constants, variable: i})
+
+
+def _end_of_loop(name: str, lines: Sequence[str], at: int) -> int:
+    """Where the loop ends whose body begins at `at`."""
+    depth = 1
+    for i in range(at, len(lines)):
+        directive = _DIRECTIVE.match(lines[i])
+        verb = directive[1] if directive else ""
+        depth += (verb == "for") - (verb == "endfor")
+        if depth == 0:
+            return i
+    raise ValueError(f"kernels/{name}.wgsl: a //#for is not closed")

@@ -1,6 +1,6 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for many rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// A workgroup of {{THREADS}} makes a tile of {{ROWS}} rows × 64 columns of y, 8 × 8 per thread (FLAT: 4 × 8), 32 of k at a
+// A workgroup of {{THREADS}} makes a tile of {{ROWS}} rows × 64 columns of y, {{EACH}} × 8 per thread, 32 of k at a
 // time; while it multiplies, what it needs next is on its way to its registers.
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
@@ -10,7 +10,8 @@
 //            its last block of 32: the weights there are zeros
 //   HALF     the tiles are f16, and so are sums of 32 products: x and 32 products together stay below 65504
 //
-// Grid: (N / 64, R / ROWS), both rounded up. ROWS is 32 (FLAT, 64 threads), 64, or 128 where workgroup memory has room.
+// Grid: (N / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4), 64, or 128 where workgroup
+// memory has room.
 
 struct Params {
   blocks: u32,   // K / 32, rounded up
@@ -103,131 +104,43 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let own_x = place(row, column);
   var raw: Raw;
   if (thread < 64u) { raw = fetch(own_w, 0u); }
-  var x0 = get_x(r, column);
-  var x1 = get_x(r + STEP, column);
-  var x2 = get_x(r + 2u * STEP, column);
-  var x3 = get_x(r + 3u * STEP, column);
-//#if !FLAT
-  var x4 = get_x(r + 4u * STEP, column);
-  var x5 = get_x(r + 5u * STEP, column);
-  var x6 = get_x(r + 6u * STEP, column);
-  var x7 = get_x(r + 7u * STEP, column);
-//#endif
-//#if HALF
-  var t0 = Totals();
-  var t1 = Totals();
-  var t2 = Totals();
-  var t3 = Totals();
-//#if !FLAT
-  var t4 = Totals();
-  var t5 = Totals();
-  var t6 = Totals();
-  var t7 = Totals();
-//#endif
-//#else
-  var s0 = Sums();
-  var s1 = Sums();
-  var s2 = Sums();
-  var s3 = Sums();
-//#if !FLAT
-  var s4 = Sums();
-  var s5 = Sums();
-  var s6 = Sums();
-  var s7 = Sums();
-//#endif
-//#endif
+//#for j in EACH
+  var x{{j}} = get_x(r + {{j}}u * STEP, column);
+  var t{{j}} = Totals();
+//#endfor
   for (var block = 0u; block < params.blocks; block++) {
     workgroupBarrier();
     if (thread < 64u) { put_w(thread, raw); }
-    put_x(own_x, x0);
-    put_x(own_x + 8u * STEP, x1);
-    put_x(own_x + 16u * STEP, x2);
-    put_x(own_x + 24u * STEP, x3);
-//#if !FLAT
-    put_x(own_x + 32u * STEP, x4);
-    put_x(own_x + 40u * STEP, x5);
-    put_x(own_x + 48u * STEP, x6);
-    put_x(own_x + 56u * STEP, x7);
-//#endif
+//#for j in EACH
+    put_x(own_x + {{j}}u * 8u * STEP, x{{j}});
+//#endfor
     workgroupBarrier();
     let next = block + 1u;
     if (next < params.blocks) {
       if (thread < 64u) { raw = fetch(own_w, next); }
-      x0 = get_x(r, next * 8u + column);
-      x1 = get_x(r + STEP, next * 8u + column);
-      x2 = get_x(r + 2u * STEP, next * 8u + column);
-      x3 = get_x(r + 3u * STEP, next * 8u + column);
-//#if !FLAT
-      x4 = get_x(r + 4u * STEP, next * 8u + column);
-      x5 = get_x(r + 5u * STEP, next * 8u + column);
-      x6 = get_x(r + 6u * STEP, next * 8u + column);
-      x7 = get_x(r + 7u * STEP, next * 8u + column);
-//#endif
+//#for j in EACH
+      x{{j}} = get_x(r + {{j}}u * STEP, next * 8u + column);
+//#endfor
     }
-//#if HALF
-    var s0 = Sums();
-    var s1 = Sums();
-    var s2 = Sums();
-    var s3 = Sums();
-//#if !FLAT
-    var s4 = Sums();
-    var s5 = Sums();
-    var s6 = Sums();
-    var s7 = Sums();
-//#endif
-//#endif
+//#for j in EACH
+    var s{{j}} = begun(t{{j}});
+//#endfor
     for (var i = 0u; i < 8u; i++) {
       let w_at = column * 8u + (i ^ column);
       let near = columns_of_w(w_at);
       let far = columns_of_w(w_at + 256u);
       let x_at = row * 8u + (i ^ (row & 7u));
-      s0 = more(s0, near, far, x_tile[x_at]);
-      s1 = more(s1, near, far, x_tile[x_at + 8u * STEP]);
-      s2 = more(s2, near, far, x_tile[x_at + 16u * STEP]);
-      s3 = more(s3, near, far, x_tile[x_at + 24u * STEP]);
-//#if !FLAT
-      s4 = more(s4, near, far, x_tile[x_at + 32u * STEP]);
-      s5 = more(s5, near, far, x_tile[x_at + 40u * STEP]);
-      s6 = more(s6, near, far, x_tile[x_at + 48u * STEP]);
-      s7 = more(s7, near, far, x_tile[x_at + 56u * STEP]);
-//#endif
+//#for j in EACH
+      s{{j}} = more(s{{j}}, near, far, x_tile[x_at + {{j}}u * 8u * STEP]);
+//#endfor
     }
-//#if HALF
-    t0 = settled(t0, s0);
-    t1 = settled(t1, s1);
-    t2 = settled(t2, s2);
-    t3 = settled(t3, s3);
-//#if !FLAT
-    t4 = settled(t4, s4);
-    t5 = settled(t5, s5);
-    t6 = settled(t6, s6);
-    t7 = settled(t7, s7);
-//#endif
-//#endif
+//#for j in EACH
+    t{{j}} = settled(t{{j}}, s{{j}});
+//#endfor
   }
-//#if HALF
-  store(r, n, t0.near, t0.far);
-  store(r + STEP, n, t1.near, t1.far);
-  store(r + 2u * STEP, n, t2.near, t2.far);
-  store(r + 3u * STEP, n, t3.near, t3.far);
-//#if !FLAT
-  store(r + 4u * STEP, n, t4.near, t4.far);
-  store(r + 5u * STEP, n, t5.near, t5.far);
-  store(r + 6u * STEP, n, t6.near, t6.far);
-  store(r + 7u * STEP, n, t7.near, t7.far);
-//#endif
-//#else
-  store(r, n, s0.near, s0.far);
-  store(r + STEP, n, s1.near, s1.far);
-  store(r + 2u * STEP, n, s2.near, s2.far);
-  store(r + 3u * STEP, n, s3.near, s3.far);
-//#if !FLAT
-  store(r + 4u * STEP, n, s4.near, s4.far);
-  store(r + 5u * STEP, n, s5.near, s5.far);
-  store(r + 6u * STEP, n, s6.near, s6.far);
-  store(r + 7u * STEP, n, s7.near, s7.far);
-//#endif
-//#endif
+//#for j in EACH
+  store(r + {{j}}u * STEP, n, t{{j}}.near, t{{j}}.far);
+//#endfor
 }
 
 fn store(r: u32, n: u32, near: vec4<f32>, far: vec4<f32>) {

@@ -1,14 +1,15 @@
 // dx[r, k] = Σ_n dy[r, offset + n] · W[n, k], for many rows r: the way back through tile.wgsl. W in planes
 // (block_{{TYPE}}.wgsl), everything else f32.
 //
-// A workgroup of {{THREADS}} makes a tile of {{ROWS}} rows × 64 columns (two blocks) of dx, 8 × 8 per thread (FLAT: 4 × 8),
-// 32 of n at a time; while it multiplies, what it needs next is on its way to its registers.
+// A workgroup of {{THREADS}} makes a tile of {{ROWS}} rows × 64 columns (two blocks) of dx, {{EACH}} × 8 per
+// thread, 32 of n at a time; while it multiplies, what it needs next is on its way to its registers.
 //
 //   dy [R, stride] f32, read from offset on; dx [R, K] f32, to which the product is added where `add` is not 0
 //   HALF  the tiles are f16, and so are sums of 32 products; dy, which may be tiny, is multiplied by `lift` before, a
 //         power of two that is taken out again in the end
 //
-// Grid: (K / 64, R / ROWS), both rounded up. ROWS is 32 (FLAT, 64 threads), 64, or 128 where workgroup memory has room.
+// Grid: (K / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4, one band), 64, or 128 where
+// workgroup memory has room.
 
 struct Params {
   blocks: u32,  // K / 32
@@ -112,133 +113,56 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let last = params.n - 1u;
   var raw: Raw;
   if (thread < 64u) { raw = fetch(min(own_w, last), block); }
-  var y0 = get_dy(high, each);
-  var y1 = get_dy(high + TURN, each);
-  var y2 = get_dy(high + 2u * TURN, each);
-  var y3 = get_dy(high + 3u * TURN, each);
-//#if !FLAT
-  var y4 = get_dy(high + 4u * TURN, each);
-  var y5 = get_dy(high + 5u * TURN, each);
-  var y6 = get_dy(high + 6u * TURN, each);
-  var y7 = get_dy(high + 7u * TURN, each);
-//#endif
-//#if HALF
-  var t0 = Totals();
-  var t1 = Totals();
-  var t2 = Totals();
-  var t3 = Totals();
-//#if !FLAT
-  var t4 = Totals();
-  var t5 = Totals();
-  var t6 = Totals();
-  var t7 = Totals();
-//#endif
-//#else
-  var s0 = Sums();
-  var s1 = Sums();
-  var s2 = Sums();
-  var s3 = Sums();
-//#if !FLAT
-  var s4 = Sums();
-  var s5 = Sums();
-  var s6 = Sums();
-  var s7 = Sums();
-//#endif
-//#endif
+//#for j in EACH
+  var y{{j}} = get_dy(high + {{j}}u * TURN, each);
+//#endfor
+//#for band in BANDS
+//#for j in 4
+  var t{{band}}{{j}} = Totals();
+//#endfor
+//#endfor
   for (var first = 0u; first < params.n; first += 32u) {
     workgroupBarrier();
     if (thread < 64u) { put_w(thread, raw); }
-    put_dy(each, q, y0);
-    put_dy(each, q + TURN, y1);
-    put_dy(each, q + 2u * TURN, y2);
-    put_dy(each, q + 3u * TURN, y3);
-//#if !FLAT
-    put_dy(each, q + 4u * TURN, y4);
-    put_dy(each, q + 5u * TURN, y5);
-    put_dy(each, q + 6u * TURN, y6);
-    put_dy(each, q + 7u * TURN, y7);
-//#endif
+//#for j in EACH
+    put_dy(each, q + {{j}}u * TURN, y{{j}});
+//#endfor
     workgroupBarrier();
     let next = first + 32u;
     if (next < params.n) {
       if (thread < 64u) { raw = fetch(min(next + own_w, last), block); }
-      y0 = get_dy(high, next + each);
-      y1 = get_dy(high + TURN, next + each);
-      y2 = get_dy(high + 2u * TURN, next + each);
-      y3 = get_dy(high + 3u * TURN, next + each);
-//#if !FLAT
-      y4 = get_dy(high + 4u * TURN, next + each);
-      y5 = get_dy(high + 5u * TURN, next + each);
-      y6 = get_dy(high + 6u * TURN, next + each);
-      y7 = get_dy(high + 7u * TURN, next + each);
-//#endif
+//#for j in EACH
+      y{{j}} = get_dy(high + {{j}}u * TURN, next + each);
+//#endfor
     }
-//#if HALF
-    var s0 = Sums();
-    var s1 = Sums();
-    var s2 = Sums();
-    var s3 = Sums();
-//#if !FLAT
-    var s4 = Sums();
-    var s5 = Sums();
-    var s6 = Sums();
-    var s7 = Sums();
-//#endif
-//#endif
+//#for band in BANDS
+//#for j in 4
+    var s{{band}}{{j}} = begun(t{{band}}{{j}});
+//#endfor
+//#endfor
     for (var n = 0u; n < 32u; n += 4u) {
       let near = near_w(n, column);
       let far = far_w(n, column);
-      let low_rows = rows_of_dy(n, row);
-      s0 = more(s0, near, far, low_rows[0]);
-      s1 = more(s1, near, far, low_rows[1]);
-      s2 = more(s2, near, far, low_rows[2]);
-      s3 = more(s3, near, far, low_rows[3]);
-//#if !FLAT
-      let high_rows = rows_of_dy(n, row + STEP);
-      s4 = more(s4, near, far, high_rows[0]);
-      s5 = more(s5, near, far, high_rows[1]);
-      s6 = more(s6, near, far, high_rows[2]);
-      s7 = more(s7, near, far, high_rows[3]);
-//#endif
+//#for band in BANDS
+      let rows{{band}} = rows_of_dy(n, row + {{band}}u * STEP);
+//#for j in 4
+      s{{band}}{{j}} = more(s{{band}}{{j}}, near, far, rows{{band}}[{{j}}]);
+//#endfor
+//#endfor
     }
-//#if HALF
-    t0 = settled(t0, s0);
-    t1 = settled(t1, s1);
-    t2 = settled(t2, s2);
-    t3 = settled(t3, s3);
-//#if !FLAT
-    t4 = settled(t4, s4);
-    t5 = settled(t5, s5);
-    t6 = settled(t6, s6);
-    t7 = settled(t7, s7);
-//#endif
-//#endif
+//#for band in BANDS
+//#for j in 4
+    t{{band}}{{j}} = settled(t{{band}}{{j}}, s{{band}}{{j}});
+//#endfor
+//#endfor
   }
-  let r = group.y * {{ROWS}}u + 4u * row;
   let quad = group.x * 16u + column;
-//#if HALF
-  store(r, quad, t0.near, t0.far);
-  store(r + 1u, quad, t1.near, t1.far);
-  store(r + 2u, quad, t2.near, t2.far);
-  store(r + 3u, quad, t3.near, t3.far);
-//#if !FLAT
-  store(r + 4u * STEP, quad, t4.near, t4.far);
-  store(r + 4u * STEP + 1u, quad, t5.near, t5.far);
-  store(r + 4u * STEP + 2u, quad, t6.near, t6.far);
-  store(r + 4u * STEP + 3u, quad, t7.near, t7.far);
-//#endif
-//#else
-  store(r, quad, s0.near, s0.far);
-  store(r + 1u, quad, s1.near, s1.far);
-  store(r + 2u, quad, s2.near, s2.far);
-  store(r + 3u, quad, s3.near, s3.far);
-//#if !FLAT
-  store(r + 4u * STEP, quad, s4.near, s4.far);
-  store(r + 4u * STEP + 1u, quad, s5.near, s5.far);
-  store(r + 4u * STEP + 2u, quad, s6.near, s6.far);
-  store(r + 4u * STEP + 3u, quad, s7.near, s7.far);
-//#endif
-//#endif
+//#for band in BANDS
+  let r{{band}} = group.y * {{ROWS}}u + 4u * (row + {{band}}u * STEP);
+//#for j in 4
+  store(r{{band}} + {{j}}u, quad, t{{band}}{{j}}.near, t{{band}}{{j}}.far);
+//#endfor
+//#endfor
 }
 
 fn store(r: u32, quad: u32, near: vec4<f32>, far: vec4<f32>) {

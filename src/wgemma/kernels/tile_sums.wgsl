@@ -1,6 +1,7 @@
 // What a thread of tile.wgsl and tile_back.wgsl adds up: of every row of its share, eight columns in two vectors of four.
 //
-// With HALF the factors and the sums of 32 products are f16, and Totals, in f32, are what such sums are added to.
+// With HALF the factors and the sums of 32 products are f16, and are added to Totals in f32; without, sums go on from the
+// totals.
 
 //#if HALF
 alias Quad = vec4<f16>;
@@ -29,7 +30,21 @@ struct Totals {
   far: vec4<f32>,
 }
 
+fn begun(t: Totals) -> Sums {
+  return Sums();
+}
+
 fn settled(t: Totals, s: Sums) -> Totals {
   return Totals(t.near + vec4<f32>(s.near), t.far + vec4<f32>(s.far));
+}
+//#else
+alias Totals = Sums;
+
+fn begun(t: Totals) -> Sums {
+  return t;
+}
+
+fn settled(t: Totals, s: Sums) -> Totals {
+  return s;
 }
 //#endif

@@ -261,8 +261,14 @@ class Matmuls:
 def tile_form(device: Device, rows: int, *, half: bool = False) -> dict[str, Any]:
     """How tile.wgsl and tile_back.wgsl share out so many rows, and whether they compute in f16."""
     tall = tile_rows(device, rows)
-    form = {"ROWS": tall, "THREADS": max(tall, 64), "FLAT": tall == 32}
+    form = tile_shape(tall)
     return form | {"HALF": True} if half else form
+
+
+def tile_shape(tall: int) -> dict[str, Any]:
+    """The constants of a tile of so many rows."""
+    bands = 1 if tall == 32 else 2  # of four rows each, per thread
+    return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
 
 
 def tile_rows(device: Device, rows: int) -> int:
