@@ -8,7 +8,6 @@
 
 const SMALL = 1 << 16; // readings up to this size share staging buffers
 const KEPT = 4; // staging buffers that wait for the next reading: two steps in flight, with log-probabilities
-const NUDGE = 1000; // milliseconds
 const FEATURES = ["shader-f16", "subgroups", "timestamp-query"];
 
 /** Our limits, by WebGPU's names for them. */
@@ -75,7 +74,6 @@ class Gpu {
   #unconfirmed = []; // promises of troubles
   #uncaptured = null; // the first trouble that nobody was asked about
   #paced = null; // a promise: what was submitted up to the last `pace` is done
-  #waiting = new Set(); // what to call for each promise of WebGPU's that is being waited for, when the device is lost
   #lost = "";
 
   /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {string[]} features */
@@ -92,10 +90,7 @@ class Gpu {
     this.limits.buffer -= MARGIN;
     this.limits.binding = Math.min(this.limits.binding, this.limits.buffer);
     device.addEventListener("uncapturederror", ({ error }) => (this.#uncaptured ??= troubleOf(error)));
-    device.lost.then(({ message }) => {
-      this.#lost ||= message || "the browser gave it up";
-      for (const abandon of this.#waiting) abandon(new Trouble("lost", this.#lost));
-    });
+    device.lost.then(({ message }) => (this.#lost ||= message || "the browser gave it up"));
   }
 
   // -- buffers
@@ -159,7 +154,7 @@ class Gpu {
 
   async #mapped(staging, size) {
     try {
-      await this.#answer(staging.mapAsync(GPUMapMode.READ, 0, size));
+      await staging.mapAsync(GPUMapMode.READ, 0, size);
     } catch (error) {
       throw await this.#reason(error);
     }
@@ -268,7 +263,7 @@ class Gpu {
 
   /** Returns when all buffers and kernels made so far are known to be good; throws the first trouble otherwise. */
   async confirm() {
-    const troubles = await this.#answer(Promise.all(this.#unconfirmed.splice(0)));
+    const troubles = await Promise.all(this.#unconfirmed.splice(0));
     this.check();
     const first = troubles.find((trouble) => trouble);
     if (first) throw first;
@@ -279,14 +274,14 @@ class Gpu {
   async pace() {
     const before = this.#paced;
     this.#paced = this.#queue.onSubmittedWorkDone().catch(() => {}); // a lost device shows elsewhere
-    await this.#answer(Promise.resolve(before));
+    await before;
     this.check();
   }
 
   /** Returns when the GPU has nothing left to do. */
   async wait() {
     try {
-      await this.#answer(this.#queue.onSubmittedWorkDone());
+      await this.#queue.onSubmittedWorkDone();
     } catch (error) {
       throw await this.#reason(error);
     }
@@ -299,25 +294,6 @@ class Gpu {
     this.#device.destroy();
     this.#buffers.clear();
     this.#spare.length = 0;
-  }
-
-  /**
-   * What a promise of WebGPU's says. A device that is lost may leave it unanswered, so that ends the waiting too; and
-   * while it lasts the queue is nudged now and then, because a browser may sit on commands until others follow.
-   */
-  #answer(promise) {
-    return new Promise((resolve, reject) => {
-      const nudge = setInterval(() => this.#queue.submit([]), NUDGE);
-      const ending = (settle) => (value) => {
-        clearInterval(nudge);
-        this.#waiting.delete(abandon);
-        settle(value);
-      };
-      const abandon = ending(reject);
-      this.#waiting.add(abandon);
-      promise.then(ending(resolve), abandon);
-      if (this.#lost) abandon(new Trouble("lost", this.#lost));
-    });
   }
 
   /** Carries `make` out between error scopes; what they catch waits for `confirm`. */
@@ -343,7 +319,6 @@ class Gpu {
 
   /** Why a promise of WebGPU's was rejected: a device that is being lost says so a little later. */
   async #reason(error) {
-    if (error instanceof Trouble) return error;
     await Promise.race([this.#device.lost, new Promise((done) => setTimeout(done, 500))]);
     if (this.#lost) return new Trouble("lost", this.#lost);
     return this.#uncaptured ?? new Trouble("validation", error.message);
