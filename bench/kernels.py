@@ -21,7 +21,9 @@ from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Dispatch, Number, Tape
 from wgemma.model.adapters import NEVER
-from wgemma.model.decoder import SPLIT, SPLITS, attention_threads
+from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
+from wgemma.model.attention_tile import QUERIES, split_of
+from wgemma.model.attention_tile import tile_shape as attention_shape
 from wgemma.model.matmul import FEW, Matmuls, Result, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
@@ -53,6 +55,7 @@ HEADS = [  # (model, kind, heads, kv heads, head size, window)
     ("E2B", "full", 8, 1, 512, 0),
     ("31B", "full", 32, 4, 512, 0),
 ]
+MANY_HEADS = [*HEADS, ("31B", "sliding", 32, 16, 256, 1024)]
 DEPTHS = (512, 4096, 16384)
 RANK = 16
 
@@ -145,10 +148,11 @@ class Bench:
             "tile": self.tile,
             "tile_back": self.tile_back,
             "attention": self.attention,
+            "attention_tile": self.attention_tile,
             "low": self.low,
         }
         for name, make in kernels.items():
-            if name.startswith(only) or only.startswith(name):
+            if name.startswith(only) or (only.startswith(name) and only not in kernels):
                 yield from (figure for figure in make() if figure.kernel.startswith(only))
 
     # -- products
@@ -233,17 +237,26 @@ class Bench:
     # -- attention
 
     def attention(self) -> Iterator[Figure]:
-        """One row at every depth, and a chunk of rows behind it; keys and values in f16."""
-        for model, kind, heads, kv_heads, head, window in HEADS:
+        """One row at every depth, its heads alone and together, its history in one piece and in several; and a chunk
+        of rows behind it. Keys and values in f16."""
+        for model, kind, *shape in HEADS:
+            heads, kv_heads, head, window = shape
             for depth in DEPTHS[:1] if self.quick else DEPTHS:
-                for rows in (1, self.rows):
-                    with Lab(self.device, 1) as lab:
-                        yield self._look(lab, f"{model} {kind}", rows, depth, (heads, kv_heads, head, window))
+                what = f"{model} {kind} depth {depth}"
+                for together in sorted({1, heads_together(self.device, head, heads // kv_heads)}):
+                    form = few_shape(head, together, self.device.subgroup_size, f16=True)
+                    pieces = -(-min(depth, window or depth) // keys_at_a_time(form))
+                    for splits in sorted({1, min(pieces, SPLITS // 2), min(pieces, SPLITS)}):
+                        with Lab(self.device, 1) as lab:
+                            yield self._look(lab, what, 1, depth, shape, splits, form)
+                with Lab(self.device, 1) as lab:
+                    yield self._look(lab, what, self.rows, depth, shape, 1, many_form(self.device, f16=True))
 
-    def _look(self, lab: Lab, what: str, rows: int, depth: int, shape: tuple[int, int, int, int]) -> Figure:
+    def _look(
+        self, lab: Lab, what: str, rows: int, depth: int, shape: Sequence[int], splits: int, form: dict[str, Any]
+    ) -> Figure:
         heads, kv_heads, head, window = shape
         pairs = 64 if head == 512 else head // 2
-        splits = 1 if window or rows > FEW else max(1, min(SPLITS, depth // SPLIT))
         ring = 1 << 31
         table = np.frombuffer(rotary_tables(10_000.0, head, pairs, None, depth + rows), dtype="<f4")
         places = depth + rows
@@ -261,18 +274,63 @@ class Bench:
             "values": values,
         }
         constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>", "PER_WORD": 8, "F16_CACHE": True}
-        constants |= attention_threads(rows)
-        split = ring if window else -(-places // splits)
+        together = form.get("HEADS", 0)
+        split = -(-min(places, window or places) // splits)
         params = (heads, kv_heads, heads * head, window, ring, 0, places, splits, split, 0, 1, EPS)
         tape = Tape(self.device, "bench")
-        tape.run("attention", [heads, rows, splits], bindings, params, constants)
+        kernel = "attention_few" if together else "attention"
+        tape.run(kernel, [heads // (together or 1), rows, splits], bindings, params, constants | form)
         if splits > 1:
-            tape.run("attention_join", [heads, rows], bindings, (splits,), {"HEAD": head})
+            tape.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
         seen = sum(min(window or places, depth + r + 1) for r in range(rows))  # keys, of all rows
         reach = min((window or places) + rows, places)
         size = 2 * 2 * reach * kv_heads * head + 2 * 4 * rows * heads * head
-        name = f"{what} depth {depth} {rows} rows"
-        return self._figure("attention", "f16 cache", name, tape, size, 4 * seen * heads * head)
+        how = f"{together} heads, {splits} splits" if together else "f16 cache"
+        return self._figure(kernel, how, f"{what} {rows} rows", tape, size, 4 * seen * heads * head)
+
+    def attention_tile(self) -> Iterator[Figure]:
+        """A chunk of rows at the beginning and behind a history, in every form: (eights of the output per thread, width
+        of a slice, values at once), and its history in one piece and in several. Keys and values in f16."""
+        large = self.device.limits.workgroup_memory >= 32 << 10
+        for model, kind, *shape in MANY_HEADS:
+            for depth in (0,) if self.quick else (0, DEPTHS[1]):
+                what = f"{model} {kind} depth {depth}"
+                for each, across, batch, splits in (
+                    *((1, 32, 4, splits) for splits in (1, 2, 4)),
+                    *((1, 64, 4, 1), (1, 32, 2, 1), (1, 32, 8, 1), (2, 32, 4, 1)),
+                ):
+                    if large or across == 32:
+                        form = attention_shape(shape[2], f16=True, each=each, across=across, batch=batch)
+                        how = f"{each} {across} {batch}, {splits}"
+                        with Lab(self.device, 1) as lab:
+                            yield self._look_tiled(lab, how, what, depth, shape, splits, form)
+
+    def _look_tiled(
+        self, lab: Lab, how: str, what: str, depth: int, shape: Sequence[int], splits: int, form: dict[str, Any]
+    ) -> Figure:
+        heads, kv_heads, head, window = shape
+        rows, places = self.rows, depth + self.rows
+        positions = np.arange(depth, places)
+        one = np.ones_like(positions)
+        bindings: dict[str, Binding] = {
+            "rows": lab.put(np.stack([one, positions, 0 * one, positions], axis=1), "<u4"),
+            "q": self._numbers(lab, rows * heads * head),
+            "keys": self._numbers(lab, places * kv_heads * head, "<f2"),
+            "values": self._numbers(lab, places * kv_heads * head, "<f2"),
+            "partial": lab.out(rows * heads * splits * (head + 2)),
+            "out": lab.out(rows * heads * head),
+        }
+        split = split_of(min(places, (window or places) + QUERIES), splits)
+        params = (heads, kv_heads, rows, window, 1 << 31, 0, places, splits, split, 0, 1)
+        grid = [-(-rows * (heads // kv_heads) // QUERIES), kv_heads, splits]
+        tape = Tape(self.device, "bench")
+        tape.run("attention_tile", grid, bindings, params, form | ({"CARRIED": True} if splits > 1 else {}))
+        if splits > 1:
+            tape.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
+        seen = sum(min(window or places, depth + r + 1) for r in range(rows))  # keys, of all rows
+        reach = min((window or places) + rows, places)
+        size = 2 * 2 * reach * kv_heads * head + 2 * 4 * rows * heads * head
+        return self._figure("attention_tile", how, f"{what} {rows} rows", tape, size, 4 * seen * heads * head)
 
     # -- adapters
 

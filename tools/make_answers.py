@@ -20,7 +20,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
-from wgemma.reference.sampling import distribution
+from wgemma.reference.sampling import distribution, drawn
 from wgemma.reference.twins import Row
 
 Array = NDArray[Any]
@@ -213,7 +213,7 @@ def _attention(problem: Problem) -> tuple[Array, ...]:
     )
     ring, window = (given.DEPTH // 2, given.WINDOW) if sliding else (1 << 31, 0)
     seen = [Row(used, position, 0, sees) for used, position, sees in rows]
-    return (twins.attention(q, keys, values, seen, window, ring),)
+    return (twins.attention(q, keys, values, seen, window, ring),) * 2
 
 
 # -- sampling
@@ -233,23 +233,8 @@ def _sample(problem: Problem) -> tuple[Array, ...]:
             for share in (1 - MARGIN, 1 + MARGIN):
                 near, _ = distribution(logits, **{**options, name: share * options[name]})
                 assert np.array_equal(near, ids), f"choose another {name}: rounding could decide this one"
-        token, total = _drawn(ids, shares, settings.seed or 0), 1 / shares[0]
+        token, total = drawn(ids, shares, settings.seed or 0, given.POSITION, MARGIN), 1 / shares[0]
     return np.array([1, given.POSITION, token, given.POSITION]), np.array([total, logits.max()])
-
-
-def _drawn(ids: Array, shares: Array, seed: int) -> int:
-    """The token at a hash of seed and position, in the order of their ids."""
-    goal = (_hash(given.POSITION ^ _hash(seed & 0xFFFFFFFF ^ _hash((seed >> 32) + 0x9E3779B9))) >> 8) / 2**24
-    order = np.argsort(ids)
-    reached = np.cumsum(shares[order])
-    assert np.abs(reached - goal).min() > MARGIN, "choose another seed: rounding could decide this one"
-    return int(ids[order[int(np.searchsorted(reached, goal))]])
-
-
-def _hash(x: int) -> int:
-    x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
-    x = (x ^ x >> 15) * 0x846CA68B & 0xFFFFFFFF
-    return x ^ x >> 16
 
 
 if __name__ == "__main__":

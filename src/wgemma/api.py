@@ -26,6 +26,7 @@ from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
+from wgemma.model.matmul import Precision
 from wgemma.sync import iterate, run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
@@ -60,9 +61,10 @@ def load(target: str | Path | None = None, **options: Any) -> "Model":
     """Loads a model: an Ollama name, a .gguf path or an http(s) URL; without any, the one that comes with wgemma.
 
     Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact"), ple ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the
-    file of its vision and audio towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of
-    them, or a dict of such by name), progress (called with the bytes of every piece loaded).
+    "f32"), precision ("exact", or "fast": inputs of products in eight bits where the GPU multiplies those), ple
+    ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the file of its vision and audio
+    towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict of such by
+    name), progress (called with the bytes of every piece loaded).
     """
     return run(aload(target, **options))
 
@@ -75,16 +77,14 @@ async def aload(
     device: Device | str | None = None,
     context: int | None = None,
     kv: str = "f16",
-    precision: str = "exact",
+    precision: Precision = "exact",
     ple: str = "auto",
     memory: int | None = None,
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> "Model":
     """`load`, for code that runs in an event loop."""
-    if precision != "exact":
-        raise SettingsError(f"precision is {precision!r}; this version has 'exact' only.")
     files = locate(target)
-    options = Options(context=context, kv=kv, ple=ple, memory=memory)
+    options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
     beside = files.projectors if projector is None else [locate(projector).model]
     with ExitStack() as unless_loaded:
         paths = [_on_disk(file, progress) for file in (files.model, *beside)]

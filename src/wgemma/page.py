@@ -122,7 +122,7 @@ class Page:
         opened = [await Gguf.aopen(source) for source in sources]
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
         chunk = SHORT_CHUNK if self._device.compact else CHUNK
-        options = Options(context=order.context or None, ple=order.ple, chunk=chunk)
+        options = Options(context=order.context or None, precision=order.precision, ple=order.ple, chunk=chunk)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
         progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell, self._stops[order.id])
         name = sources[0].name

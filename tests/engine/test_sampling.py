@@ -15,6 +15,7 @@ from wgemma.engine.sampling import Outcome, Sampler, Sampling, alternatives, out
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
+from wgemma.reference.sampling import distribution, keys
 from wgemma.sync import run
 
 Floats = NDArray[np.float32]
@@ -54,11 +55,6 @@ def benches(request: pytest.FixtureRequest) -> Iterator[dict[int, Bench]]:
     yield {size: Bench(device, size) for size in (1024, 262144)}
 
 
-def keys(values: Floats) -> NDArray[np.uint32]:
-    bits = values.view(np.uint32)
-    return np.where(bits >> 31 == 1, ~bits, bits | np.uint32(0x80000000))
-
-
 def vectors(shared: Path) -> dict[str, Floats]:
     found = {f"dense{i}": row for i, row in enumerate(np.load(shared / "sampling/dense.npy"))}
     base = -(12 + np.arange(262144) / 65536)
@@ -88,6 +84,74 @@ def test_every_golden_case_keeps_the_same_tokens_with_the_same_probabilities(
             assert np.abs(probabilities - case["probs"]).max() <= 1e-5
 
 
+SMALL = (1, 2, 3, 63, 64, 65, 300, 600)
+
+
+@pytest.mark.parametrize("where", ["gpu", "floor"])
+@pytest.mark.parametrize("vocab", SMALL)
+def test_vocabularies_of_any_size_keep_what_they_should(request: pytest.FixtureRequest, where: str, vocab: int) -> None:
+    bench = Bench(request.getfixturevalue(where), vocab)
+    dice = np.random.default_rng(vocab)
+    for top_k, top_p, min_p, temperature in (
+        (0, 1.0, 0.0, 0.7),
+        (5, 1.0, 0.0, 1.0),
+        (vocab, 0.9, 0.0, 1.0),
+        (vocab + 1, 1.0, 0.05, 2.0),
+        (257, 0.7, 0.0, 1.0),
+        (0, 1.0, 0.0, 0.0),
+    ):
+        logits = dice.normal(0, 2, vocab).astype(np.float32)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=vocab)
+        result, _ = bench.draw(logits, sampling, [0])
+        ids, shares = distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        assert set(np.flatnonzero(keys(logits) >= result.threshold)) == set(ids)
+        assert result.token in ids
+        assert result.total * shares[0] == pytest.approx(1, abs=1e-5)
+        assert result.highest == logits.max()
+
+
+@pytest.mark.parametrize("where", ["gpu", "floor"])
+def test_equal_logits_stay_together_even_where_they_are_too_many_for_a_list(
+    request: pytest.FixtureRequest, where: str
+) -> None:
+    bench = Bench(request.getfixturevalue(where), 1024)
+    logits = np.full(1024, 1.5, np.float32)
+    result, _ = bench.draw(logits, Sampling(top_k=3, top_p=0.5, seed=5), [0])
+    assert result.total == 1024 and result.threshold == keys(logits)[0]
+    assert bench.draw(logits, Sampling(temperature=0), [0])[0].token == 0
+    logits[[9, 700, 701]] = 3
+    result, _ = bench.draw(logits, Sampling(top_k=2, top_p=1, seed=5), [0])
+    assert result.total == 3 and result.token in (9, 700, 701)
+    result, _ = bench.draw(logits, Sampling(top_k=4, top_p=1, seed=5), [0])
+    assert result.total == pytest.approx(3 + 1021 * np.exp(-1.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(seed=3), Sampling(top_k=0, top_p=1, seed=3)])
+def test_all_but_one_may_be_suppressed(gpu: NativeDevice, sampling: Sampling) -> None:
+    bench = Bench(gpu, 1000)
+    for token in (0, 64, 999):
+        logits = np.full(1000, -np.inf, np.float32)
+        logits[token] = -7
+        result, _ = bench.draw(logits, sampling, [0])
+        assert (result.token, result.bad, result.total) == (token, False, 1)
+
+
+def test_zero_has_no_sign(gpu: NativeDevice) -> None:
+    logits = np.full(1024, -1, np.float32)
+    logits[[70, 20]] = 0.0, -0.0
+    bench = Bench(gpu, 1024)
+    assert bench.draw(logits, Sampling(temperature=0), [0])[0].token == 20
+    assert bench.draw(logits, Sampling(top_k=1, temperature=1), [0])[0].token == 20
+    assert bench.draw(logits, Sampling(top_k=2, top_p=1, seed=1), [0])[0].total == 2
+
+
+def test_a_step_can_be_repeated(gpu: NativeDevice) -> None:
+    logits = np.random.default_rng(4).normal(0, 3, 1024).astype(np.float32)
+    bench = Bench(gpu, 1024)
+    for sampling in (Sampling(seed=9), Sampling(top_k=0, top_p=1, seed=9)):
+        assert len({bench.draw(logits, sampling, [0])[0] for _ in range(8)}) == 1
+
+
 def test_tokens_come_as_often_as_their_probabilities_say(gpu: NativeDevice) -> None:
     logits = np.full(1024, -20, np.float32)
     logits[[5, 600, 1023]] = np.log([0.5, 0.3, 0.2])
@@ -107,7 +171,7 @@ def test_bias_and_suppression_come_before_everything(gpu: NativeDevice) -> None:
     assert result.token == 1021
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("poison", [np.nan, -np.float32(np.nan), np.inf])
 def test_logits_that_mean_nothing_are_told_and_minus_infinity_is_fine(gpu: NativeDevice, poison: float) -> None:
     logits = np.linspace(-3, 3, 1024).astype(np.float32)
     logits[77] = poison

@@ -135,7 +135,7 @@ class Packed:
         bound |= {"partial": lse, "lse": lse, "q": lab.out(rows * heads * (head + 4)), "dq": lab.out(size)}
         bound |= {"dk": self.owed[0], "dv": self.owed[1]}
         turning = {"HEAD": head, "PAIRS": head // 2, "THREADS": 64}
-        looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "SHARE": 1, "THREADS": 128, "PACKED": True}
+        looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "THREADS": 128, "PACKED": True}
         params = (heads, self.kv_heads, stride, self.window, 1 << 31, 0, rows, 1, rows, 0, 1, STILL)
         lab.run("attention", [heads, rows], bound, params, turning | looking)
         lab.run("attention_prepare", [heads, rows], bound, (heads, stride, STILL), turning)

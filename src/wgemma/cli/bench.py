@@ -48,6 +48,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--tokens", type=_number(1), default=64, metavar="N", help="tokens to decode at each depth")
     verb.add_argument("--repeat", type=_number(1), default=3, metavar="N", help="measure so often, take the median")
     verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
+    verb.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the products (default: fast)")
     verb.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where per-layer embeddings lie")
     verb.add_argument("--context", type=_number(1), metavar="N", help="the most tokens of a sequence")
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
@@ -115,6 +116,7 @@ class Report:
     adapter: dict[str, str]
     context: int
     kv: str
+    precision: str
     ple: str | None  # where the per-layer table lies: gpu, host, or None for a model without one
     load: Load
     stream_gb_per_s: float
@@ -160,6 +162,7 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
             adapter=asdict(device.info),
             context=engine.context,
             kv=engine.options.kv,
+            precision=engine.options.precision,
             ple=None if engine.weights.inputs is None else "host" if engine.fetches_rows else "gpu",
             load=loading,
             stream_gb_per_s=stream / 1e9,
@@ -194,7 +197,8 @@ def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Mode
             done += amount
             bar(amount)
 
-        settings = {"kv": options.kv, "ple": options.ple, "context": options.context, "projector": options.projector}
+        names = ("kv", "precision", "ple", "context", "projector")
+        settings = {name: getattr(options, name) for name in names}
         start = clock()
         model = load(options.model, device=device, progress=advance, **settings)
         run(device.wait())
@@ -358,7 +362,8 @@ class Bencher:
 def _print(report: Report) -> None:
     place = {"gpu": ", per-layer table on the GPU", "host": ", per-layer table on the host"}.get(report.ple or "", "")
     loading = report.load
-    print(f"{report.model} on {report.adapter['name']}, kv {report.kv}, context {report.context}{place}")
+    how = f"{report.precision}, kv {report.kv}, context {report.context}{place}"
+    print(f"{report.model} on {report.adapter['name']}, {how}")
     print(f"loaded {human_bytes(loading.bytes)} in {loading.seconds:.2f} s ({loading.mb_per_s:.0f} MB/s)")
     print(f"this adapter streams {report.stream_gb_per_s:.1f} GB/s")
     if report.prefill:

@@ -61,7 +61,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
     projector = getattr(options, "projector", None)
-    settings = Options(context=options.context, kv=options.kv, ple=options.ple)
+    settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
     start = time.perf_counter()
     with Gguf.open(files.model) as gguf:
         config = Config.from_gguf(gguf)
@@ -88,6 +88,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             device=device or "reference",
             context=options.context,
             kv=options.kv,
+            precision=options.precision,
             ple=options.ple,
             projector=projector,
             progress=bar,

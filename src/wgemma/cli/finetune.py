@@ -95,7 +95,7 @@ def finetune(options: argparse.Namespace) -> int:
     teller = _Json() if options.json else _Plain()
     task = _prepared(target, out, given, options)
     teller.data(task)
-    options.context, options.kv = task.settings.seq, "f16"
+    options.context, options.kv, options.precision = task.settings.seq, "f16", "exact"
     opened = open_model(target, options, quiet=options.json)
     try:
         result = _trained(opened, task, teller)

@@ -64,6 +64,9 @@ def _add_sampling(group: "argparse._ArgumentGroup") -> None:
 def _add_loading(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--context", metavar="N", type=int, help="tokens the chat may have; default: all the model can")
     group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
+    group.add_argument(
+        "--precision", choices=("fast", "exact"), default="fast", help="fast: eight bits where the GPU multiplies them"
+    )
     group.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where the per-layer table lies")
     group.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
     group.add_argument(

@@ -15,6 +15,7 @@ from wgemma.model.adapters import Lows, load_adapters
 from wgemma.model.cache import PAGE, ring_places
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.decoder import PAD, SOFT, Decoder
+from wgemma.model.matmul import Precision
 from wgemma.model.planes import PLANES
 from wgemma.model.text import TextWeights, load_text
 
@@ -43,19 +44,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run a model: `context` tokens at most, keys and values in f16 or f32, the per-layer table on the GPU or
-    fetched by the host, and `memory` bytes of the GPU to stay within (None: as much as there is). `images` tells that
-    there may be some."""
+    """How to run a model: `context` tokens at most, keys and values in f16 or f32, products exact or fast, the
+    per-layer table on the GPU or fetched by the host, and `memory` bytes of the GPU to stay within (None: as much as
+    there is). `images` tells that there may be some."""
 
     context: int | None = None
     kv: str = "f16"
+    precision: Precision = "exact"
     ple: str = "auto"
     memory: int | None = None
     chunk: int = CHUNK
     images: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kv", ("f16", "f32")), ("ple", ("auto", "gpu", "host"))):
+        choices = {"kv": ("f16", "f32"), "precision": ("exact", "fast"), "ple": ("auto", "gpu", "host")}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(allowed)}.")
         for name in ("context", "memory", "chunk"):
@@ -114,7 +117,7 @@ class Engine:
         self.context = context_of(config, options)
         self.most_rows = most_rows(config, options)
         self.senses: Senses[Buffer] | None = None  # what stands behind soft rows
-        self.decoder = Decoder(device, weights, options.chunk)
+        self.decoder = Decoder(device, weights, options.chunk, options.precision)
         self.sample = b""  # a few weights, to know the model by
         self.adapters = Adapters()
         self.lows: Lows | None = None  # the adapters on the GPU

@@ -43,7 +43,7 @@ ROUTED, ROUTES = 128, 8  # experts to choose from, and how many are chosen
 
 HEAD_SIZES = (32, 64, 128, 256, 512)
 HEADS, KV_HEADS = 4, 2
-WINDOW = 200  # more keys than attention.wgsl takes at a time
+WINDOW = 200  # more keys than attention takes at a time, but for the smallest heads
 DEPTH = 2 * PAGE  # of a full layer's history, in two segments; a ring has half of it
 TURNING, BASE = 4, 100.0  # pairs that rotate: the same few whatever the model's number is, the others stand still
 LOOKING = {  # rows of attention problems by kind of layer: (used, position, sees)
@@ -53,10 +53,11 @@ LOOKING = {  # rows of attention problems by kind of layer: (used, position, see
 STORING = ((1, 254, 254), (1, 255, 255), (1, 256, 256), (0, 257, 257))  # rows of kv problems
 SEEN = ((253, 3), (0, 2))  # places of the first and the last segment that are looked at afterwards: (first, count)
 
-VOCAB, POSITION, SUPPRESSED = 300, 41, 77  # 77 is the largest logit
+VOCAB, POSITION, SUPPRESSED = 1500, 41, 77  # 77 is the largest logit; more than fit the list of sample.wgsl
 SAMPLINGS = {
     "greedy": Sampling(temperature=0),
-    "drawn": Sampling(temperature=0.9, top_k=40, top_p=0.91, min_p=0.02, seed=0x1234_5678_9ABC_DE01),
+    "drawn": Sampling(temperature=0.9, top_k=20, top_p=0.91, min_p=0.02, seed=0x1234_5678_9ABC_DE01),
+    "free": Sampling(temperature=0.9, top_k=0, top_p=0.91, min_p=0.03, seed=0x1234_5678_9ABC_DE01),
 }
 
 
@@ -155,7 +156,7 @@ def cached(label: str, count: int, kv: str) -> bytes:
 
 
 def logits() -> "array[float]":
-    """Only tokens below 256 are likely: they stand in the order of their ids whatever the number of threads."""
+    """Only tokens below 256 are likely."""
     return array(
         "f", [2 * number - (4 if token >= 256 else 0) for token, number in enumerate(numbers("logits", VOCAB))]
     )
@@ -189,8 +190,11 @@ class Problem:
     @property
     def kernels(self) -> set[str]:
         """Who may be to blame when it is wrong."""
-        also = {"full": "attention_join", "suppressed": "adjust"}
-        return {self.kernel, *(also[word] for word in self.mode.split() if word in also and self.kernel != "kv")}
+        if self.kernel == "attention":
+            return {"attention", "attention_few", "attention_join"}
+        if self.kernel == "sample":
+            return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
+        return {self.kernel}
 
 
 # How each matrix is used: what its input is (x as it is, the norm or the sum of the residual stream), what follows.

@@ -18,6 +18,10 @@ RESULT_BYTES = 32
 REPORT = 32  # (token, log-probability) pairs per step
 MAX_ALTERNATIVES = REPORT - 1
 THREADS = 1024  # of the one workgroup that samples, where the adapter has so many
+FEW_THREADS = 256  # of a software adapter's, to which a thread more is a thing more to do
+QUAD = 16  # bytes: logits are read four at a time
+BLOCK = 64  # logits that share a peak
+PEAKS = 32  # peaks that one workgroup finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,10 @@ class Sampler:
         self.config = config
         self.rows = rows
         self.history = history
-        vocab = config.vocab_size
-        self.logits = device.buffer(4 * vocab, "logits")
+        self.logits = device.buffer(QUAD * -(-config.vocab_size // 4), "logits")
+        peaks = QUAD * -(-config.vocab_size // (4 * BLOCK))
+        self.peaks = device.buffer(peaks, "largest logits")
+        self.sums = device.buffer(peaks, "sums of blocks")
         self.picked = device.buffer(4, "picked row")
         self.settings = device.buffer(48, "sampling settings")
         self.results = device.buffer(RESULTS * RESULT_BYTES, "results")
@@ -158,7 +164,7 @@ class Sampler:
 
     def _adjustment(self) -> tuple[Buffer, Buffer, Buffer]:
         if self._adjusted is None:
-            size = 4 * self.config.vocab_size
+            size = QUAD * -(-self.config.vocab_size // 4)
             labels = ("logit bias", "token counts", "adjusted logits")
             bias, counts, adjusted = (self.device.buffer(size, label) for label in labels)
             self._adjusted = bias, counts, adjusted
@@ -169,6 +175,8 @@ class Sampler:
         bindings: dict[str, Binding] = {
             "settings": self.settings,
             "logits": self.logits,
+            "peaks": self.peaks,
+            "sums": self.sums,
             "rows": self.rows,
             "picked": self.picked,
             "history": self.history,
@@ -180,18 +188,23 @@ class Sampler:
             bias, counts, adjusted = self._adjustment()
             extra: dict[str, Binding] = {**bindings, "bias": bias, "counts": counts, "adjusted": adjusted}
             if recipe.penalises:
-                most = -(-depth // 256)
-                tape.run("count", [most if recipe.past < 0 else min(recipe.past, most)], extra)
+                past = -(-depth // 256)
+                tape.run("count", [past if recipe.past < 0 else min(recipe.past, past)], extra)
             tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
             drawn_from["logits"] = adjusted
-        threads = {"THREADS": min(THREADS, self.device.limits.invocations)}
-        tape.run("sample", [1], drawn_from, (), threads)
+        vocab = [self.config.vocab_size]
+        blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS))]
+        most = FEW_THREADS if self.device.compact else THREADS
+        threads = {"THREADS": min(most, self.device.limits.invocations)}
+        tape.run("peaks", blocks, drawn_from, vocab, {"SUMS": False})
+        tape.run("sample", [1], drawn_from, vocab, threads)
         if recipe.logprobs:
-            tape.run("logprobs", [1], bindings, (), threads)
+            tape.run("peaks", blocks, bindings, vocab, {"SUMS": True})
+            tape.run("logprobs", [1], bindings, vocab, threads)
 
     def free(self) -> None:
-        buffers = (self.logits, self.picked, self.settings, self.results, self.report, *(self._adjusted or ()))
-        for buffer in buffers:
+        buffers = (self.logits, self.peaks, self.sums, self.picked, self.settings, self.results, self.report)
+        for buffer in (*buffers, *(self._adjusted or ())):
             self.device.free(buffer)
 
 

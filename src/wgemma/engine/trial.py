@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wgemma.engine import problems as given
+from wgemma.engine.engine import Options
 from wgemma.engine.problems import Problem
 from wgemma.engine.sampling import RESULT_BYTES, RESULTS, Sampler
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.sources import MemorySource
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
+from wgemma.model.attention import DEEP, SPLITS, look, store
 from wgemma.model.cache import Cache, Segment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
@@ -54,9 +56,10 @@ class Output:
 class Trial:
     """What the problems need on the device: a decoder of small shapes, their inputs, one tape, one arena."""
 
-    def __init__(self, device: Device, config: Config, kv: str) -> None:
+    def __init__(self, device: Device, config: Config, options: Options) -> None:
         self.device = device
-        self.kv = kv
+        self.kv = options.kv
+        self.precision = options.precision
         self.config = _small(config)
         self.tape = Tape(device, "self-test")
         self.uploader = Uploader(device, Gguf(MemorySource(b""), 3, {}, {}))
@@ -118,9 +121,8 @@ class Trial:
         pairs = {layer.sliding: _pairs(layer) for layer in self.config.layers}
         turns = {sliding: self._upload(_turns(count)) for sliding, count in pairs.items()}
         layers = tuple(self._layers.values())
-        return Decoder(
-            self.device, TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ()), given.MANY[0]
-        )
+        weights = TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ())
+        return Decoder(self.device, weights, given.MANY[0], self.precision)
 
     def _buffer(self, size: int) -> Buffer:
         buffer = self.device.buffer(size, "self-test")
@@ -303,7 +305,8 @@ class Trial:
     def _kv(self, problem: Problem) -> None:
         layer, cache, segments = self._with_cache(problem)
         rows = self._rows(given.STORING)
-        self.decoder.store(Pass(self.tape, len(given.STORING), rows, cache, given.DEPTH), layer, segments)
+        p = Pass(self.tape, len(given.STORING), rows, cache, given.DEPTH)
+        store(p, self.decoder.weights, self.decoder.scratch, layer, segments)
         place = cache.token_bytes(layer.config)
         for (first, count), segment in zip(given.SEEN, (segments[0], segments[-1]), strict=True):
             for half in (segment.keys, segment.values):
@@ -319,9 +322,11 @@ class Trial:
                 self.device.write(segment.keys if label == "keys" else segment.values, 0, part)
         looking = given.LOOKING["sliding" if layer.config.sliding else "full"]
         rows = self._rows(looking)
-        self.decoder.look(Pass(self.tape, len(looking), rows, cache, given.DEPTH), layer, segments)
         size = 4 * len(looking) * given.HEADS * problem.head
-        self._keep(problem, self.decoder.scratch["attended"], size=size)
+        for depth, most in ((given.DEPTH, SPLITS), (DEEP, 1)):  # pieces of a turn each, and one piece of many turns
+            p = Pass(self.tape, len(looking), rows, cache, depth)
+            look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
+            self._keep(problem, self.decoder.scratch["attended"], size=size)
 
     def _sample(self, problem: Problem) -> None:
         rows, history = self._words(1, given.POSITION - 1, 0, 0), self._buffer(4 * given.VOCAB)

@@ -1,12 +1,22 @@
-// Weights that are d · code + m: raw.dm holds both, `unscaled(raw)` the codes.
+// Weights that are d · code + m: dm_of(raw) gives both, codes_of(raw) the codes.
 
 fn decode(raw: Raw) -> Block {
-  let w = unscaled(raw);
-  let d = raw.dm.x;
-  let m = raw.dm.y;
+  let w = numbers(codes_of(raw), 0.0);
+  let dm = dm_of(raw);
+  let d = dm.x;
+  let m = dm.y;
   return Block(d * w.a + m, d * w.b + m, d * w.c + m, d * w.d + m, d * w.e + m, d * w.f + m, d * w.g + m, d * w.h + m);
 }
 
 fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
-  return raw.dm.x * dot_block(unscaled(raw), x) + raw.dm.y * sum;
+  let dm = dm_of(raw);
+  return dm.x * dot_block(numbers(codes_of(raw), 0.0), x) + dm.y * sum;
 }
+
+//#if QUICK
+fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
+  let dm = dm_of(raw);
+  let both = products(codes_of(raw), x);
+  return dm.x * (x.scale * (both.x + both.y)) + dm.y * (x.sums.x + x.sums.y);
+}
+//#endif

@@ -1,37 +1,20 @@
 // out[r, head] = softmax(q · kᵀ) v over the keys row r may see, with q = rotate(norm ⊙ rms(q_raw)); scale 1, all f32.
 //
-// A workgroup of {{THREADS}} does one head of one row over one split of the history, {{THREADS}} / {{SHARE}} keys at a time,
-// with an online softmax; {{SHARE}} threads share a key: one where there are many rows, more where one must be quick.
-// With one split the result is final; with several, or while further segments of the cache follow, (max, sum, out) go
-// to `partial`, to be taken up by the next segment's dispatch and joined by attention_join.wgsl.
+// A workgroup of {{THREADS}} does one head of one row over one split of the history, a key per thread at a time, with an
+// online softmax. With one split the result is final; with several, or while further segments of the cache follow,
+// (max, sum, out) go to `partial`, to be taken up by the next segment's dispatch and joined by attention_join.wgsl.
 //
 //   q_raw         [R, stride] f32, heads × D
 //   keys, values  [cache, kv_heads, D]   kv.wgsl; as vec4<u32> (eight f16) or vec4<f32>
-//   partial       [R, heads, splits, D + 2] f32: max, sum, out
+//   partial       f32: out of every split [R, heads, splits, D], then (max, sum) [R, heads, splits, 2]
 //   out           [R, heads, D] f32
 //
-// Visible to a row at t: positions p ≤ t; in sliding layers t − p < window + row.used − 1, up to row.sees instead of t.
-// Position p lies at p % ring − first of this segment. Grid: (heads, R, splits).
+// Grid: (heads, R, splits).
 //
 // PACKED: the rows are whole sequences one after another, the key of row r lies at place r, and a sequence begins at row
 // r − position. One split, one segment, no images; log Σ e^(q · k) of each row and head goes to partial [R, heads].
 
-struct Params {
-  heads: u32,
-  kv_heads: u32,
-  stride: u32,
-  window: u32,     // 0: all
-  ring: u32,
-  first: u32,      // of this segment, as a place in the ring
-  count: u32,      // places in this segment
-  splits: u32,
-  split: u32,      // keys per split
-  resumes: u32,    // partial holds what earlier segments gave
-  final_segment: u32,
-  eps: f32,
-}
-//#include row
-@group(0) @binding(0) var<uniform> params: Params;
+//#include looking
 @group(0) @binding(1) var<storage, read> rows: array<Row>;
 @group(0) @binding(2) var<storage, read> q_raw: array<f32>;
 @group(0) @binding(3) var<storage, read> norm: array<f32>;
@@ -48,14 +31,10 @@ const D = {{HEAD}}u;
 const HALF = D / 2u;
 const WORDS = D / {{PER_WORD}}u;   // words of one key or value
 const GROUPS = THREADS / WORDS;     // threads that share a word of the output
-const KEYS = THREADS / {{SHARE}}u;   // keys at a time
 const LOWEST = -3.0e38;
 
 var<workgroup> q: array<vec4<f32>, D / 4u>;       // pairs (j, j + D/2), as the keys have them
-var<workgroup> weights: array<f32, KEYS>;
-//#if SHARED
-var<workgroup> shares: array<f32, THREADS>;
-//#endif
+var<workgroup> weights: array<f32, THREADS>;
 var<workgroup> sums: array<vec4<f32>, 2u * THREADS>;
 
 fn load_query(first: u32, position: u32, thread: u32) {
@@ -74,11 +53,10 @@ fn load_query(first: u32, position: u32, thread: u32) {
   workgroupBarrier();
 }
 
-// This thread's share of q · k.
-fn score(place: u32, kv_head: u32, thread: u32) -> f32 {
+fn score(place: u32, kv_head: u32) -> f32 {
   let first = (place * params.kv_heads + kv_head) * WORDS;
   var sum = 0.0;
-  for (var i = thread % {{SHARE}}u; i < WORDS; i += {{SHARE}}u) {
+  for (var i = 0u; i < WORDS; i++) {
     let word = keys[first + i];
 //#if F16_CACHE
     sum += dot(vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)), q[2u * i])
@@ -91,7 +69,10 @@ fn score(place: u32, kv_head: u32, thread: u32) -> f32 {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(local_invocation_index) thread: u32,
+) {
   let row = rows[group.y];
   let head = group.x;
   let kv_head = head * params.kv_heads / params.heads;
@@ -102,55 +83,39 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var begin = group.y - row.position;
   if (params.window > 0u) { begin += max(row.position + 1u, params.window) - params.window; }
   var end = group.y + 1u;
-//#else
-  // The positions of this split: [begin, end).
-  var begin = 0u;
-  var end = row.position + 1u;
-  if (params.window > 0u) {
-    begin = max(row.position + 1u, params.window) - params.window;
-    begin = begin - min(begin, max(row.used, 1u) - 1u) + group.z * params.split;
-    end = row.sees + 1u;
-    if (group.z + 1u < params.splits) { end = min(end, begin + params.split); }
-  } else {
-    begin = params.first + group.z * params.split;
-    end = min(min(end, begin + params.split), params.first + params.count);
-  }
-//#endif
   end = select(end, begin, row.used == 0u);
+//#else
+  let span = seen(row, group.z);
+  let begin = span.x;
+  let end = span.y;
+//#endif
 
-  let slot = ((group.y * params.heads + head) * params.splits + group.z) * (D + 2u);
+  let slot = (group.y * params.heads + head) * params.splits + group.z;
+  let pair = groups.y * params.heads * params.splits * D + 2u * slot;
   var highest = LOWEST;
   var total = 0.0;
   var low = vec4<f32>();   // this thread's share of the output: word thread % WORDS, over keys thread / WORDS, …
   var high = vec4<f32>();
   if (params.resumes != 0u) {
-    highest = partial[slot];
-    total = partial[slot + 1u];
+    highest = partial[pair];
+    total = partial[pair + 1u];
   }
   let before = highest;
   let word = thread % WORDS;
   let part = thread / WORDS;
-  for (var start = begin; start < end; start += KEYS) {
-    let position = start + thread / {{SHARE}}u;
+  for (var start = begin; start < end; start += THREADS) {
+    let position = start + thread;
     var mine = LOWEST;
-    if (position < end) { mine = score(position % params.ring - params.first, kv_head, thread); }
-//#if SHARED
-    shares[thread] = mine;
-    workgroupBarrier();
-    if (position < end) {
-      mine = 0.0;
-      for (var i = 0u; i < {{SHARE}}u; i++) { mine += shares[thread / {{SHARE}}u * {{SHARE}}u + i]; }
-    }
-//#endif
+    if (position < end) { mine = score(position % params.ring - params.first, kv_head); }
     let peak = max(highest, workgroup_max(mine, thread));
-    let weight = select(0.0, exp(mine - peak), position < end && thread % {{SHARE}}u == 0u);
+    let weight = select(0.0, exp(mine - peak), position < end);
     let shrink = exp(highest - peak);
     total = total * shrink + workgroup_sum(weight, thread);
-    if (thread % {{SHARE}}u == 0u) { weights[thread / {{SHARE}}u] = weight; }
+    weights[thread] = weight;
     workgroupBarrier();
     low *= shrink;
     high *= shrink;
-    let count = min(KEYS, end - start);
+    let count = min(THREADS, end - start);
     // Four values at a time, so that their loads do not wait for each other.
     for (var i = part; i < count; i += 4u * GROUPS) {
       for (var j = 0u; j < 4u; j++) {
@@ -180,11 +145,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let shares = 2u * (i * WORDS + d / {{PER_WORD}}u) + d % {{PER_WORD}}u / 4u;
       sum += sums[shares][d % 4u];
     }
-    if (params.resumes != 0u) { sum += carry * partial[slot + 2u + d]; }
+    if (params.resumes != 0u) { sum += carry * partial[slot * D + d]; }
     if (done) {
       out[(group.y * params.heads + head) * D + d] = sum / max(total, 1.0e-37);
     } else {
-      partial[slot + 2u + d] = sum;
+      partial[slot * D + d] = sum;
     }
   }
 //#if PACKED
@@ -195,8 +160,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   storageBarrier();
   workgroupBarrier();
   if (thread == 0u && !done) {
-    partial[slot] = highest;
-    partial[slot + 1u] = total;
+    partial[pair] = highest;
+    partial[pair + 1u] = total;
   }
 //#endif
 }

@@ -3,6 +3,7 @@
 //   fetch(row, block) -> Raw      the bytes, without looking at them, so that they can be asked for early
 //   decode(raw) -> Block          the weights as eight vectors of four
 //   dot32(raw, x, sum) -> f32     their product with a block of x whose elements add up to `sum`
+//   dot_bytes(raw, x) -> f32      QUICK: the same with x in eight bits, of the types that are codes themselves
 //
 // `params.blocks` is K / 32.
 
@@ -10,6 +11,16 @@ struct Block {
   a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>,
   e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32>,
 }
+
+//#if QUICK
+// 32 numbers as scale · signed byte; `sums` are those of the first and of the last sixteen, as the bytes tell them.
+struct Bytes {
+  low: vec4<u32>,
+  high: vec4<u32>,
+  scale: f32,
+  sums: vec2<f32>,
+}
+//#endif
 
 //#include block_{{TYPE}}
 

@@ -1,35 +1,40 @@
 // Weights in Q4_0: w = d · (code − 8), one d per 32.
 //
-//   codes  [N, K/32]      vec4<u32>   nibbles.wgsl
+//   codes  [N, K/32]      vec4<u32>   codes.wgsl
 //   scales [N · K/32 / 2] u32         d as f16, two neighbouring blocks to a word
 
-//#include nibbles
+//#include codes
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<u32>;
 
 struct Raw {
   q: vec4<u32>,
-  d: f32,
+  halves: u32,
+  shift: u32,
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
   let at = row * params.blocks + block;
-  return Raw(codes[at], unpack2x16float(scales[at >> 1u])[at & 1u]);
-}
-
-fn unscaled(q: vec4<u32>) -> Block {
-  return Block(
-    floats(low_nibbles(q.x), 8.0), floats(high_nibbles(q.x), 8.0), floats(low_nibbles(q.y), 8.0),
-    floats(high_nibbles(q.y), 8.0), floats(low_nibbles(q.z), 8.0), floats(high_nibbles(q.z), 8.0),
-    floats(low_nibbles(q.w), 8.0), floats(high_nibbles(q.w), 8.0),
-  );
+  return Raw(codes[at], scales[at >> 1u], (at & 1u) * 16u);
 }
 
 fn decode(raw: Raw) -> Block {
-  let w = unscaled(raw.q);
-  return Block(raw.d * w.a, raw.d * w.b, raw.d * w.c, raw.d * w.d, raw.d * w.e, raw.d * w.f, raw.d * w.g, raw.d * w.h);
+  let w = numbers(nibbles(raw.q), 8.0);
+  let d = scale_of(raw);
+  return Block(d * w.a, d * w.b, d * w.c, d * w.d, d * w.e, d * w.f, d * w.g, d * w.h);
 }
 
 fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
-  return raw.d * dot_block(unscaled(raw.q), x);
+  return scale_of(raw) * dot_block(numbers(nibbles(raw.q), 8.0), x);
 }
+
+fn scale_of(raw: Raw) -> f32 {
+  return unpack2x16float(raw.halves >> raw.shift).x;
+}
+
+//#if QUICK
+fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
+  let both = products(nibbles(raw.q), x);
+  return scale_of(raw) * (x.scale * (both.x + both.y) - 8.0 * (x.sums.x + x.sums.y));
+}
+//#endif

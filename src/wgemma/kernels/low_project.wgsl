@@ -31,19 +31,23 @@ fn main(
   let first = group.x * quads;
   var sum = 0.0;
 //#if RESIDUAL
-  var weights: array<vec4<f32>, {{QUADS}}>;  // before x is made, which takes a while
-  for (var j = 0u; j < {{QUADS}}u; j++) {
-    let i = thread + ({{THREADS}}u * j);
-    if (i < quads) { weights[j] = a[first + i]; }
+//#for j in PAIRS
+  let i{{j}} = 2u * (thread + {{j}}u * {{THREADS}}u);
+  var a_near{{j}} = vec4<f32>();  // before x is made, which takes a while
+  var a_far{{j}} = vec4<f32>();
+  if (i{{j}} < quads) {
+    a_near{{j}} = a[first + i{{j}}];
+    a_far{{j}} = a[first + i{{j}} + 1u];
   }
+//#endfor
   prepare(group.y, thread, group.x == 0u);
-  for (var j = 0u; j < {{QUADS}}u; j++) {
-    let i = thread + ({{THREADS}}u * j);
-    if (i < quads) {
-      sum += dot(weights[j], kept[j]);
-      if (group.x == 0u) { x_out[(group.y * quads) + i] = kept[j]; }
-    }
+//#for j in PAIRS
+  sum += dot(a_near{{j}}, near{{j}}) + dot(a_far{{j}}, far{{j}});
+  if (group.x == 0u && i{{j}} < quads) {
+    x_out[(group.y * quads) + i{{j}}] = near{{j}};
+    x_out[(group.y * quads) + i{{j}} + 1u] = far{{j}};
   }
+//#endfor
 //#else
   for (var i = thread; i < quads; i += {{THREADS}}u) { sum += dot(a[first + i], x[(group.y * quads) + i]); }
 //#endif

@@ -1,8 +1,9 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for a few rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// {{LANES}} lanes share two rows of W, a workgroup of 256 does 256 / {{LANES}} such pairs at a time for one r, and goes on
-// with the rows a whole grid further: fewer workgroups than rows make x less often. x goes through workgroup memory in slices
-// of {{SLICE}} blocks, so any K fits.
+// {{LANES}} lanes share {{ABREAST}} rows of W, and each has {{DEPTH}} blocks of every one of them in flight: the first are asked for
+// before x is made, and as soon as one is used the next. A workgroup of 256 does 256 / {{LANES}} such sets of rows at a time
+// for one r, and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as
+// a WHOLE, once, where it fits, else {{LANES}} · {{DEPTH}} blocks at a time.
 //
 //   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); else x [R, K]
 //   y [R, y_stride]        written from y_offset on; what is written:
@@ -12,7 +13,8 @@
 //   LOW: an adapter's Σ_j z[r, t(n)·R + j] · b[j, n] is added to yₙ before all that (low.wgsl)
 //   EXPERTS: group.z is a slot; chosen[r, slot] picks the expert whose N rows are used, y is [R, slots, N]. With
 //     WEIGHTED the input is x[r, slot] and the result is multiplied by weights[r, slot]; else the input is x[r].
-//   WIDE: a subgroup has {{LANES}} lanes or more.
+//   WITHIN: so many lanes of a row lie in one subgroup; WIDE: all.
+//   QUICK: x is rounded to eight bits per number, with a scale per 32; needs SUBGROUPS.
 //   SELECT: group.y counts through `picked`, which names the row of h to use; y is indexed by group.y.
 //
 // Grid: (up to N / rows at a time, R, slots).
@@ -72,42 +74,123 @@ struct Params {
 //#endif
 
 const LANES = {{LANES}}u;
-const ROWS = 2u * (256u / LANES);
-const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time
+const CHUNK = LANES * {{DEPTH}}u;
+const SETS = 256u / LANES;
+const ROWS = {{ABREAST}}u * SETS;
+const SHARES = 256u / {{WITHIN}}u;
+const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, whole chunks
 
+//#if QUICK
+// Word j of block b lies at j · SLICE + b, so that neighbouring lanes meet different banks.
+var<workgroup> words: array<u32, SLICE * 8u>;
+var<workgroup> tails: array<f32, SLICE * 3u>;  // the scale, and the sums of either half
+
+// Elements 8i … 8i + 7 of the slice; four threads have a block's.
+fn put(i: u32, near: vec4<f32>, far: vec4<f32>) {
+  // Sizes in the order of their bits, where NaN is larger than all.
+  let sizes = max(bitcast<vec4<u32>>(near) & vec4<u32>(0x7fffffffu), bitcast<vec4<u32>>(far) & vec4<u32>(0x7fffffffu));
+  var size = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+  size = max(size, subgroupShuffleXor(size, 1u));
+  size = max(size, subgroupShuffleXor(size, 2u));
+  let most = bitcast<f32>(size);
+  let scale = most / 127.0;
+  let shrink = select(127.0 / most, 0.0, size == 0u);
+  let low = pack4xI8(vec4<i32>(round(near * shrink)));
+  let high = pack4xI8(vec4<i32>(round(far * shrink)));
+  var sum = dot4I8Packed(low, 0x01010101u) + dot4I8Packed(high, 0x01010101u);
+  sum += subgroupShuffleXor(sum, 1u);
+  if (i >= SLICE * 4u) { return; }
+  let block = i / 4u;
+  let j = i % 4u;
+  words[2u * j * SLICE + block] = low;
+  words[(2u * j + 1u) * SLICE + block] = high;
+  if (j == 0u) { tails[block] = scale; }
+  if (j % 2u == 0u) { tails[SLICE * (1u + j / 2u) + block] = scale * f32(sum); }
+}
+
+fn take(block: u32) -> Bytes {
+  return Bytes(
+    vec4<u32>(words[block], words[SLICE + block], words[2u * SLICE + block], words[3u * SLICE + block]),
+    vec4<u32>(words[4u * SLICE + block], words[5u * SLICE + block], words[6u * SLICE + block], words[7u * SLICE + block]),
+    tails[block], vec2<f32>(tails[SLICE + block], tails[2u * SLICE + block]),
+  );
+}
+
+fn product(raw: Raw, x: Bytes) -> f32 {
+  return dot_bytes(raw, x);
+}
+//#else
 // A block of x takes nine vectors, not eight: the ninth holds its sum, and lanes a block apart meet different banks.
 var<workgroup> slice: array<vec4<f32>, SLICE * 9u>;
 
-//#if RESIDUAL
-// x as `prepare` left it; where it is longer than the slice, this slice's share of it.
-fn load_slice(row: u32, start: u32, count: u32, thread: u32) {
-  workgroupBarrier();
-  for (var j = 0u; j < {{QUADS}}u; j++) {
-    let i = thread + 256u * j - start * 8u;
-    if (i < count * 8u) { slice[i + i / 8u] = kept[j]; }
-  }
-  sum_slice(count, thread);
+struct Summed {
+  block: Block,
+  sum: f32,
 }
-//#else
-fn load_slice(row: u32, start: u32, count: u32, thread: u32) {
+
+fn put(i: u32, near: vec4<f32>, far: vec4<f32>) {
+//#if SUBGROUPS
+  let four = near + far;
+  var sum = (four.x + four.y) + (four.z + four.w);
+  sum += subgroupShuffleXor(sum, 1u);
+  sum += subgroupShuffleXor(sum, 2u);
+  if (i < SLICE * 4u && i % 4u == 0u) { slice[9u * (i / 4u) + 8u].x = sum; }
+//#endif
+  if (i >= SLICE * 4u) { return; }
+  let at = 2u * i + i / 4u;
+  slice[at] = near;
+  slice[at + 1u] = far;
+}
+
+//#if !SUBGROUPS
+fn sum_slice(thread: u32) {
   workgroupBarrier();
-  for (var i = thread; i < count * 8u; i += 256u) {
-    slice[i + i / 8u] = x[row * params.blocks * 8u + start * 8u + i];
+  for (var at = thread * 9u; at < SLICE * 9u; at += 256u * 9u) {
+    let sum = slice[at] + slice[at + 1u] + slice[at + 2u] + slice[at + 3u]
+      + slice[at + 4u] + slice[at + 5u] + slice[at + 6u] + slice[at + 7u];
+    slice[at + 8u].x = (sum.x + sum.y) + (sum.z + sum.w);
   }
-  sum_slice(count, thread);
 }
 //#endif
 
-fn sum_slice(count: u32, thread: u32) {
-  workgroupBarrier();
-  for (var b = thread; b < count; b += 256u) {
-    let at = b * 9u;
-    let sum = slice[at] + slice[at + 1u] + slice[at + 2u] + slice[at + 3u]
-      + slice[at + 4u] + slice[at + 5u] + slice[at + 6u] + slice[at + 7u];
-    slice[at + 8u].x = sum.x + sum.y + sum.z + sum.w;
-  }
-  workgroupBarrier();
+fn take(block: u32) -> Summed {
+  let at = block * 9u;
+  return Summed(
+    Block(
+      slice[at], slice[at + 1u], slice[at + 2u], slice[at + 3u],
+      slice[at + 4u], slice[at + 5u], slice[at + 6u], slice[at + 7u],
+    ),
+    slice[at + 8u].x,
+  );
 }
+
+fn product(raw: Raw, x: Summed) -> f32 {
+  return dot32(raw, x.block, x.sum);
+}
+//#endif
+
+//#if !WIDE
+var<workgroup> shares: array<f32, {{ABREAST}}u * SHARES>;
+//#endif
+
+//#if RESIDUAL
+// The slice that begins with block `start`, of x as `prepare` left it; what lies past the end of x is zeros.
+fn lay_out(start: u32, thread: u32) {
+//#for j in PAIRS
+  put(thread + {{j}}u * 256u - start * 4u, near{{j}}, far{{j}});
+//#endfor
+  // Registers end with x, or up to a workgroup's worth of them later; the slice may go on.
+  for (var first = {{PAIRS}}u * 256u; first < (start + SLICE) * 4u; first += 256u) {
+    put(first + thread - start * 4u, vec4<f32>(), vec4<f32>());
+  }
+}
+//#else
+fn get_x(row: u32, i: u32) -> vec4<f32> {
+  let quads = params.blocks * 8u;
+  if (i >= quads) { return vec4<f32>(); }
+  return x[row * quads + i];
+}
+//#endif
 
 @compute @workgroup_size(256)
 fn main(
@@ -127,89 +210,142 @@ fn main(
   input_row = group.y * params.slots + group.z;
 //#endif
 //#endif
-  // Bytes are asked for before they are needed: the first blocks' before x is made, the next ones' while these are
-  // computed with, across rows too.
   let lane = thread % LANES;
-  let pair = 2u * (thread / LANES);
+  let own = {{ABREAST}}u * (thread / LANES);
   let stride = groups.x * ROWS;
-  let early = min(lane, params.blocks - 1u);
-  var raw0 = fetch(first_row + clamped(group.x * ROWS + pair), early);
-  var raw1 = fetch(first_row + clamped(group.x * ROWS + pair + 1u), early);
+//#for i in ABREAST
+  var row{{i}} = first_row + clamped(group.x * ROWS + own + {{i}}u);
+//#endfor
+//#for d in DEPTH
+//#for i in ABREAST
+  var raw{{d}}_{{i}} = fetch(row{{i}}, held(lane + {{d}}u * LANES));
+//#endfor
+//#endfor
 //#if RESIDUAL
   prepare(input_row, thread, group.x == 0u);
+//#if WHOLE
+  lay_out(0u, thread);
 //#endif
-  // Where x fits as a whole it is laid out once, for all the rows this workgroup does.
-  let whole = params.blocks <= SLICE;
-  if (whole) { load_slice(input_row, 0u, params.blocks, thread); }
+//#else
+//#for j in SPAN
+  var near{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u));
+  var far{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u) + 1u);
+//#endfor
+//#if WHOLE
+//#for j in SPAN
+  put(thread + {{j}}u * 256u, near{{j}}, far{{j}});
+//#endfor
+//#endif
+//#endif
+//#if WHOLE
+//#if !SUBGROUPS
+  sum_slice(thread);
+//#endif
+  workgroupBarrier();
+//#endif
   for (var first = group.x * ROWS; first < params.n; first += stride) {
-    let row0 = first_row + clamped(first + pair);
-    let row1 = first_row + clamped(first + pair + 1u);
-    let after0 = first_row + clamped(first + stride + pair);
-    let after1 = first_row + clamped(first + stride + pair + 1u);
-    var sum0 = 0.0;
-    var sum1 = 0.0;
+    let last_rows = first + stride >= params.n;
+//#for i in ABREAST
+    var sum{{i}} = 0.0;
+//#endfor
 //#if LOW
-    let z0 = low_z(group.y, row0);
-    let z1 = low_z(group.y, row1);
+//#for i in ABREAST
+    let z{{i}} = low_z(group.y, row{{i}});
+//#endfor
     for (var j = lane; j < params.rank; j += LANES) {
-      sum0 += z[z0 + j] * low_b(row0, j);
-      sum1 += z[z1 + j] * low_b(row1, j);
+//#for i in ABREAST
+      sum{{i}} += z[z{{i}} + j] * low_b(row{{i}}, j);
+//#endfor
     }
 //#endif
-    for (var start = 0u; start < params.blocks; start += SLICE) {
-      let count = min(SLICE, params.blocks - start);
-      if (!whole) {
-        load_slice(input_row, start, count, thread);
-        raw0 = fetch(row0, start + min(lane, count - 1u));
-        raw1 = fetch(row1, start + min(lane, count - 1u));
+    for (var start = 0u; start < params.blocks; start += CHUNK) {
+      // What is fetched next: further blocks of these rows, or the first ones of the next rows.
+      let done = start + CHUNK >= params.blocks;
+      let ahead = select(start + CHUNK, 0u, done);
+      let more = !(done && last_rows);
+//#if WHOLE
+      let base = start;
+//#else
+      let base = 0u;
+      workgroupBarrier();
+//#if RESIDUAL
+      lay_out(start, thread);
+//#else
+//#for j in SPAN
+      put(thread + {{j}}u * 256u, near{{j}}, far{{j}});
+//#endfor
+//#endif
+//#if !SUBGROUPS
+      sum_slice(thread);
+//#endif
+      workgroupBarrier();
+//#if !RESIDUAL
+//#for j in SPAN
+      near{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u));
+      far{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u) + 1u);
+//#endfor
+//#endif
+//#endif
+      if (done) {
+//#for i in ABREAST
+        row{{i}} = first_row + clamped(first + stride + own + {{i}}u);
+//#endfor
       }
-      for (var b = lane; b < count; b += LANES) {
-        let more = b + LANES < count;
-        let ahead = select(early, start + b + LANES, more);
-        let next0 = fetch(select(after0, row0, more), ahead);
-        let next1 = fetch(select(after1, row1, more), ahead);
-        // Two rows at once, so that every block of x serves twice.
-        let at = b * 9u;
-        let part = Block(
-          slice[at], slice[at + 1u], slice[at + 2u], slice[at + 3u],
-          slice[at + 4u], slice[at + 5u], slice[at + 6u], slice[at + 7u],
-        );
-        let part_sum = slice[at + 8u].x;
-        sum0 += dot32(raw0, part, part_sum);
-        sum1 += dot32(raw1, part, part_sum);
-        raw0 = next0;
-        raw1 = next1;
+//#for d in DEPTH
+      let x{{d}} = take(base + lane + {{d}}u * LANES);
+//#for i in ABREAST
+      sum{{i}} += product(raw{{d}}_{{i}}, x{{d}});
+      if (more) { raw{{d}}_{{i}} = fetch(row{{i}}, held(ahead + lane + {{d}}u * LANES)); }
+//#endfor
+//#endfor
+    }
+    // The lanes' sums become one.
+//#if SUBGROUPS
+//#for i in ABREAST
+    for (var step = 1u; step < {{WITHIN}}u; step *= 2u) { sum{{i}} += subgroupShuffleXor(sum{{i}}, step); }
+//#endfor
+//#endif
+//#if WIDE
+    let at = first + own;
+    let writes = lane == 0u;
+//#else
+    workgroupBarrier();
+    if (thread % {{WITHIN}}u == 0u) {
+//#for i in ABREAST
+      shares[{{i}}u * SHARES + thread / {{WITHIN}}u] = sum{{i}};
+//#endfor
+    }
+    workgroupBarrier();
+    let at = first + {{ABREAST}}u * thread;
+    let writes = thread < SETS;
+    if (writes) {
+//#for i in ABREAST
+      sum{{i}} = 0.0;
+//#endfor
+      for (var j = thread * (LANES / {{WITHIN}}u); j < (thread + 1u) * (LANES / {{WITHIN}}u); j++) {
+//#for i in ABREAST
+        sum{{i}} += shares[{{i}}u * SHARES + j];
+//#endfor
       }
     }
-    settle(vec2<f32>(sum0, sum1), group, first, thread);
+//#endif
+    if (writes) {
+      finish(group, at, vec2<f32>(sum0, sum1));
+//#if FOUR
+      finish(group, at + 2u, vec2<f32>(sum2, sum3));
+//#endif
+    }
   }
 }
 
-// Rows past the end are computed as the last one, and not written.
+// Rows past the end are computed as the last one, and not written; blocks past the end of a row meet zeros.
 fn clamped(n: u32) -> u32 {
   return min(n, params.n - 1u);
 }
 
-//#if WIDE
-// A row's lanes lie in one subgroup: nothing goes through memory, and no workgroup waits for itself.
-fn settle(value: vec2<f32>, group: vec3<u32>, first: u32, thread: u32) {
-  var sums = value;
-  for (var step = 1u; step < LANES; step *= 2u) { sums += subgroupShuffleXor(sums, step); }
-  if (thread % LANES == 0u) { finish(group, first + 2u * (thread / LANES), sums); }
+fn held(block: u32) -> u32 {
+  return min(block, params.blocks - 1u);
 }
-//#else
-var<workgroup> pairs: array<vec2<f32>, 256>;
-
-fn settle(value: vec2<f32>, group: vec3<u32>, first: u32, thread: u32) {
-  workgroupBarrier();
-  pairs[thread] = value;
-  workgroupBarrier();
-  if (thread >= 256u / LANES) { return; }
-  var sums = vec2<f32>();
-  for (var lane = 0u; lane < LANES; lane++) { sums += pairs[thread * LANES + lane]; }
-  finish(group, first + 2u * thread, sums);
-}
-//#endif
 
 // Writes what rows n and n + 1 of W gave.
 fn finish(group: vec3<u32>, n: u32, sums: vec2<f32>) {

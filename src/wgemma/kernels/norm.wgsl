@@ -26,8 +26,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   prepare(group.x, thread, true);
 //#endif
   let quads = params.blocks * 8u;
-  for (var j = 0u; j < {{QUADS}}u; j++) {
-    let i = thread + {{THREADS}}u * j;
-    if (i < quads) { x[group.x * quads + i] = kept[j]; }
+//#for j in PAIRS
+  let i{{j}} = 2u * (thread + {{j}}u * {{THREADS}}u);
+  if (i{{j}} < quads) {
+    x[group.x * quads + i{{j}}] = near{{j}};
+    x[group.x * quads + i{{j}} + 1u] = far{{j}};
   }
+//#endfor
 }

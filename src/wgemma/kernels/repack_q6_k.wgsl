@@ -18,7 +18,7 @@ fn repack(block: u32, goal: u32) {
   for (var i = 0u; i < 2u; i++) {
     var high = 0u;
     for (var j = 0u; j < 16u; j++) {
-      high |= ((byte(at + 128u + 32u * h + 16u * i + j) >> (2u * g)) & 3u) << (2u * j);
+      high |= ((byte(at + 128u + 32u * h + 16u * i + j) >> (2u * g)) & 3u) << (8u * (j & 3u) + 2u * (j >> 2u));
     }
     scales[super_block + 5u + 2u * s + i] = high;
   }

@@ -20,7 +20,7 @@ from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.audio_config import ConformerConfig
-from wgemma.model.matmul import THREADS, quads
+from wgemma.model.matmul import THREADS, pairs
 from wgemma.model.mel import BANDS
 from wgemma.model.tower import EPS, Linear, linear, load_linear
 from wgemma.model.weights import Uploader
@@ -291,7 +291,7 @@ class _Stream:
     def _add(self, tape: Tape, norms: Buffer) -> None:
         """h += post ⊙ rms(o), and x from it for the next step."""
         d = self.config.width
-        constants = {"THREADS": THREADS, "NORM": True, "QUADS": quads(d)}
+        constants = {"THREADS": THREADS, "NORM": True, "PAIRS": pairs(d)}
         bindings: dict[str, Binding] = {"h": self.h, "o": self.o, "norms": norms, "h_out": self.spare, "x": self.x}
         tape.run("norm", [self.tokens], bindings, (d // 32, 1.0, EPS), constants)
         self.h, self.spare = self.spare, self.h

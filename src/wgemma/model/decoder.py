@@ -6,21 +6,18 @@ matmul does that on its way in (see model/matmul.py).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows, Table
-from wgemma.model.cache import PAGE, Places, Segment
+from wgemma.model.attention import SPLITS, look, store
+from wgemma.model.cache import PAGE, Places
 from wgemma.model.direct import DirectMatmuls
 from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Precision, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
-
-SPLITS = 32  # a row's history is cut into at most so many pieces
-SPLIT = 128  # of at least so many keys
 
 # A row of an image or a sound has no token but a number from here on (kernels/embed.wgsl). Whoever replays a pass has
 # put its hidden state into `h` before, unscaled; where a token is needed all the same, PAD stands in.
@@ -341,68 +338,11 @@ class Decoder:
         if config.donor is None:
             # A depth is at most twice what is needed, so the rows cannot lie in segments that end long before it.
             nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
-            self.store(p, layer, [segment for segment in segments if segment.first + segment.count > nearest])
-        self.look(p, layer, segments)
+            near = [segment for segment in segments if segment.first + segment.count > nearest]
+            store(p, self.weights, scratch, layer, near)
+        look(p, self.weights, scratch, layer, segments)
         self._linear(p, layer, "o", attention.output, scratch["attended"], Result(scratch["attention o"]))
         stream.pending = scratch["attention o"]
-
-    def store(self, p: Pass, layer: Layer, segments: list[Segment]) -> None:
-        """The rows' keys and values go to the cache."""
-        attention, config, qkv = layer.attention, layer.config, self.scratch["qkv"]
-        assert attention.k_norm is not None
-        f16 = p.cache.kv == "f16"
-        constants = {
-            "HEAD": config.head_dim,
-            "PAIRS": self.weights.pairs[config.sliding],
-            "PAIR": "u32" if f16 else "vec2<f32>",
-            "F16_CACHE": f16,
-            "OWN_V": config.has_v,
-            "THREADS": 64,
-            **({"PACKED": True} if p.cache.packed else {}),
-        }
-        ring = p.cache.ring if config.sliding else 1 << 31
-        bindings: dict[str, Binding] = {"rows": p.row_buffer, "k_raw": qkv, "v_raw": qkv, "norm": attention.k_norm}
-        bindings["turns"] = self.weights.turns[config.sliding]
-        for segment in segments:
-            offsets = (attention.k_offset, attention.v_offset)
-            params = (config.kv_heads, attention.width, *offsets, ring, segment.first, segment.count, self.config.eps)
-            bound = {**bindings, "keys": segment.keys, "values": segment.values}
-            p.tape.run("kv", [config.kv_heads, p.rows], bound, params, constants)
-
-    def look(self, p: Pass, layer: Layer, segments: list[Segment]) -> None:
-        """What the rows' queries find in the cache goes to `attended`."""
-        config, scratch = layer.config, self.scratch
-        f16 = p.cache.kv == "f16"
-        constants = {
-            "HEAD": config.head_dim,
-            "PAIRS": self.weights.pairs[config.sliding],
-            "WORD": "vec4<u32>" if f16 else "vec4<f32>",
-            "PER_WORD": 8 if f16 else 4,
-            "F16_CACHE": f16,
-            **attention_threads(p.rows, compact=self.device.compact and f16),
-            **({"PACKED": True} if p.cache.packed else {}),
-        }
-        splits = 1 if config.sliding or p.rows > FEW else max(1, min(SPLITS, p.depth // SPLIT))
-        bindings: dict[str, Binding] = {
-            "rows": p.row_buffer,
-            "q_raw": scratch["qkv"],
-            "norm": layer.attention.q_norm,
-            "turns": self.weights.turns[config.sliding],
-            "partial": scratch["partial"],
-            "out": scratch["attended"],
-        }
-        for i, segment in enumerate(segments):
-            split = p.cache.ring if config.sliding else -(-min(segment.count, p.depth - segment.first) // splits)
-            params = (
-                *(config.heads, config.kv_heads, layer.attention.width, config.window or 0),
-                *(p.cache.ring if config.sliding else 1 << 31, segment.first, segment.count),
-                *(splits, split, int(i > 0), int(i == len(segments) - 1), self.config.eps),
-            )
-            bound = {**bindings, "keys": segment.keys, "values": segment.values}
-            p.tape.run("attention", [config.heads, p.rows, splits], bound, params, constants)
-        if splits > 1:
-            bound = {"partial": scratch["partial"], "out": scratch["attended"]}
-            p.tape.run("attention_join", [config.heads, p.rows], bound, (splits,), {"HEAD": config.head_dim})
 
     # -- feed-forward
 
@@ -503,10 +443,3 @@ def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:
     """Some rows of f32 out of many."""
     whole = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
     return Span(whole.buffer, whole.offset + 4 * first * width, 4 * rows * width)
-
-
-def attention_threads(rows: int, *, compact: bool = False) -> dict[str, Any]:
-    """How attention.wgsl shares out its work: many rows keep the GPU busy by themselves, few want many threads each."""
-    if compact:
-        return {"THREADS": 64, "SHARE": 1}
-    return {"THREADS": 256, "SHARE": 4, "SHARED": True} if rows <= FEW else {"THREADS": 128, "SHARE": 1}

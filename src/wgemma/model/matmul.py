@@ -4,6 +4,7 @@ A few rows go through matvec.wgsl, which makes its own input from the residual s
 go through tile.wgsl, with the same steps as kernels of their own before and after. Callers need not know which.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -16,7 +17,9 @@ from wgemma.model.weights import Matrix, Part
 FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
-SHORT = 4096  # a matrix of so few rows waits for its slowest lane, not for memory
+ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
+IN_FLIGHT = 72  # words of them that it has asked for, at most
+RESERVED = 3 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Residual:
 
 
 Input: TypeAlias = Residual | Binding
-# Products of many rows in f32, or in f16 with sums in f32 where the device has it.
+# Everything in f32; or, where the device can, a few rows' inputs in eight bits and many rows' products in f16.
 Precision: TypeAlias = Literal["exact", "fast"]
 
 
@@ -88,6 +91,7 @@ class Matmuls:
     def __init__(self, device: Device, eps: float, precision: Precision = "exact") -> None:
         self.device = device
         self.eps = eps
+        self.quick = precision == "fast"
         self.half = precision == "fast" and "shader-f16" in device.features
 
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
@@ -128,7 +132,7 @@ class Matmuls:
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
         scale = 1.0
         if isinstance(source, Residual):
-            constants |= {"RESIDUAL": True, "NORM": source.norm, "QUADS": quads(low.a.columns)}
+            constants |= {"RESIDUAL": True, "NORM": source.norm, "PAIRS": pairs(low.a.columns)}
             bindings |= {**source.bindings(), "x_out": source.x}
             scale = source.scale
         else:
@@ -160,7 +164,7 @@ class Matmuls:
         """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are)."""
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        constants = matvec_constants(self.device, matrix) | {"EXPERTS": True}
+        constants = matvec_form(self.device, matrix, quick=self.quick) | {"EXPERTS": True}
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
@@ -174,7 +178,7 @@ class Matmuls:
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""
         columns = source.norms.size // 8
-        constants = {"THREADS": self.threads, "NORM": source.norm, "QUADS": quads(columns, self.threads)}
+        constants = {"THREADS": self.threads, "NORM": source.norm, "PAIRS": pairs(columns, self.threads)}
         bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
         if picked is not None:
             constants["SELECT"] = True
@@ -193,11 +197,11 @@ class Matmuls:
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
-        constants = matvec_constants(self.device, matrix)
+        constants = matvec_form(self.device, matrix, quick=self.quick)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
         scale = 1.0
         if isinstance(source, Residual):
-            constants |= {"RESIDUAL": True, "NORM": source.norm, "QUADS": quads(matrix.columns)}
+            constants |= {"RESIDUAL": True, "NORM": source.norm, "PAIRS": pairs(matrix.columns)}
             bindings |= source.bindings()
             scale = source.scale
         else:
@@ -278,27 +282,61 @@ def tile_rows(device: Device, rows: int) -> int:
     return 128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64
 
 
-def matvec_constants(device: Device, matrix: Matrix) -> dict[str, Any]:
-    """How matvec.wgsl shares out a matrix: the lanes of a row divide its blocks where that leaves work for all, and the
-    slice of x is the whole of it where workgroup memory allows."""
-    blocks = matrix.blocks
-    fitting = [lanes for lanes in (32, 16, 8) if blocks >= 2 * lanes and (blocks % lanes == 0 or matrix.rows <= SHORT)]
-    lanes = fitting[0] if fitting else 8
-    large = device.limits.workgroup_memory >= 32 << 10
+def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False) -> dict[str, Any]:
+    """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
+    few turns and as few blocks past the row's end as can be."""
+    blocks, planes = matrix.blocks, matrix.planes
+    quick = quick and planes.quick and subgroup(device) > 1
+    room = min(device.limits.workgroup_memory, 32 << 10) - RESERVED
+    slices = room // (44 if quick else 144)  # blocks of x that fit
+    deepest = max(1, IN_FLIGHT // (ABREAST * planes.fetched))
+    wanted = max(8, min(64, blocks / 4))
+
+    def cost(form: tuple[int, int]) -> float:
+        lanes, depth = form
+        turns = -(-blocks // (lanes * depth))
+        return turns * lanes * depth / blocks + 0.1 * turns + 0.1 * abs(math.log2(lanes / wanted))
+
+    forms = [(lanes, depth) for lanes in (8, 16, 32, 64) for depth in range(1, deepest + 1) if lanes * depth <= slices]
+    lanes, depth = min(forms, key=cost)
+    return matvec_shape(device, matrix, lanes, depth, slices) | ({"QUICK": True} if quick else {})
+
+
+def matvec_shape(
+    device: Device, matrix: Matrix, lanes: int, depth: int, slices: int, abreast: int = ABREAST
+) -> dict[str, Any]:
+    """The constants for so many lanes, blocks in flight and rows abreast, with room for `slices` blocks of x."""
+    chunk = lanes * depth
+    whole = -(-matrix.blocks // chunk) * chunk
+    within = min(lanes, subgroup(device))
+    fits = whole <= slices
+    blocks = whole if fits else chunk
     return {
         "TYPE": matrix.planes.reader,
         "LANES": lanes,
-        "SLICE": 64 if blocks <= 64 else 176 if large else 88,
-        "WIDE": lanes <= device.subgroup_size,
+        "DEPTH": depth,
+        "ABREAST": abreast,
+        "FOUR": abreast == 4,
+        "SLICE": blocks,
+        "SPAN": -(-blocks // 64),
+        "WHOLE": fits,
+        "WITHIN": within,
+        "WIDE": within == lanes,
         "THREADS": THREADS,
     }
 
 
+def subgroup(device: Device) -> int:
+    """Lanes that matvec.wgsl may let speak to each other; none where its plain variant is wanted."""
+    return 1 if device.plain("matvec") else device.subgroup_size
+
+
 def matvec_groups(rows: int, lanes: int) -> int:
-    """Workgroups for `rows` rows: no more than fill a large GPU, so that each makes its input for several rows."""
-    return min(-(-rows * lanes // (2 * THREADS)), FULL_GRID)
+    """Workgroups for `rows` rows: no more than fill a large GPU, and all with the same number of rows, or nearly so."""
+    sets = -(-rows * lanes // (ABREAST * THREADS))
+    return -(-sets // -(-sets // FULL_GRID))
 
 
-def quads(columns: int, threads: int = THREADS) -> int:
-    """Vectors of four that a thread keeps of a row of the residual stream (kernels/residual.wgsl)."""
-    return -(-columns // (4 * threads))
+def pairs(columns: int, threads: int = THREADS) -> int:
+    """Pairs of vectors that a thread keeps of a row of the residual stream (kernels/residual.wgsl)."""
+    return -(-columns // (8 * threads))

@@ -32,6 +32,16 @@ class Planes:
         return self.code_bytes(rows, columns) + self.scale_bytes(rows, columns)
 
     @property
+    def quick(self) -> bool:
+        """Whether 32 weights are codes with a scale, to be multiplied as such."""
+        return self.reader.startswith("q")
+
+    @property
+    def fetched(self) -> int:
+        """Words that a thread holds of 32 weights before it looks at them, about."""
+        return self.codes + (3 if self.quick else 0)
+
+    @property
     def repack_constants(self) -> dict[str, Any]:
         word = "atomic<u32>" if self.halves else "u32"
         scales = self.halves or self.scales > 0

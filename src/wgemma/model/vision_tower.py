@@ -14,7 +14,7 @@ from typing import Any
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import THREADS, quads
+from wgemma.model.matmul import THREADS, pairs
 from wgemma.model.places import Places, add_places, load_places
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import EPS, PACKED, Bounds, Linear, Scratch, flat, linear, load_linear, submit
@@ -177,7 +177,7 @@ class _Run:
 
 
 def norm(tape: Tape, columns: int, rows: int, bindings: Mapping[str, Buffer], scale: float = 1.0) -> None:
-    constants = {"THREADS": THREADS, "NORM": True, "QUADS": quads(columns)}
+    constants = {"THREADS": THREADS, "NORM": True, "PAIRS": pairs(columns)}
     tape.run("norm", [rows], bindings, (columns // 32, scale, EPS), constants)
 
 

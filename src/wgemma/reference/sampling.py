@@ -10,7 +10,8 @@ In this order, l = logits:
     min_p        l_t ≥ max l + ln(min_p)
     temperature  softmax(l / T); T ≤ 0 leaves only the largest
 
-All arithmetic is float64. Equal logits stand in the order of their ids.
+All arithmetic is float64. Equal logits stand in the order of their ids. Below that the twins of the kernels' parts: the
+keys of logits, the peaks of their blocks, and which token a seed draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,3 +75,36 @@ def _penalised(logits: Doubles, recent: Sequence[int], repeat: float, presence: 
 def _nucleus(descending: Doubles, top_p: float) -> int:
     """How many of the largest probabilities it takes to reach top_p; at least one."""
     return int(np.searchsorted(np.cumsum(descending), top_p)) + 1
+
+
+def keys(logits: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Integers in the same order (keys.wgsl); NaN is above everything."""
+    bits = (logits + np.float32(0)).view(np.uint32)  # −0 becomes 0
+    ordered = np.where(bits >> 31 == 1, ~bits, bits | np.uint32(0x80000000))
+    return np.where(np.isnan(logits), np.uint32(0xFFFFFFFF), ordered)
+
+
+def peaks(logits: NDArray[np.float32], block: int = 64) -> tuple[NDArray[np.uint32], Doubles]:
+    """peaks: the largest key of each block, and Σ e^(l − largest)."""
+    padded = np.full(-(-logits.size // block) * block, -np.inf)
+    padded[: logits.size] = logits
+    blocks = padded.reshape(-1, block)
+    largest = np.maximum(blocks.max(axis=1), -3.4e38)
+    order = keys(padded.astype(np.float32)).reshape(-1, block).max(axis=1)
+    return order, np.exp(blocks - largest[:, None]).sum(axis=1)
+
+
+def drawn(ids: Ids, shares: Doubles, seed: int, position: int, margin: float) -> int:
+    """The token at a hash of seed and position, in the order of their ids; rounding must not be what decides."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    goal = (_hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF))) >> 8) / 2**24
+    order = np.argsort(ids)
+    reached = np.cumsum(shares[order])
+    assert np.abs(reached - goal).min() > margin, "choose another seed"
+    return int(ids[order[int(np.searchsorted(reached, goal))]])
+
+
+def _hash(x: int) -> int:
+    x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16

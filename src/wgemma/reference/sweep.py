@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from wgemma.gpu.device import Device
 from wgemma.reference.cases import (
     attention,
+    attention_tile,
     audio,
     matmul,
+    sampling,
     stream,
     training,
     training_attention,
@@ -36,7 +38,7 @@ class Verdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    inference = (weights, stream, matmul, attention, audio, vision)
+    inference = (weights, stream, matmul, attention, attention_tile, sampling, audio, vision)
     for family in (*inference, training, training_attention, training_experts):
         yield from family.cases()
 

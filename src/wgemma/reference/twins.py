@@ -84,6 +84,16 @@ def ple(c: Array, table: Array, norm: Array, scale: float, eps: float) -> Array:
 # -- matmuls, and what may follow them
 
 
+def rounded(x: Array) -> Array:
+    """What matvec makes of x with QUICK: signed bytes with a scale per 32, as numbers again."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
+    most = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        codes = np.round(blocks * np.where(most == 0, np.float32(0), np.float32(127) / most))
+    numbers: Array = codes.astype(np.float64) * (most / np.float32(127))
+    return numbers.reshape(x.shape)
+
+
 def linear(w: Array, x: Array) -> Array:
     """tile, and matvec without a mode: y[r, n] = Σ_k W[n, k] · x[r, k]."""
     return wide(x) @ wide(w).T
@@ -180,9 +190,10 @@ def attention(q: Array, keys: Array, values: Array, rows: Sequence[Row], window:
     return out
 
 
-def attention_join(partial: Array) -> Array:
-    """Σₛ e^(maxₛ − max) outₛ / Σₛ e^(maxₛ − max) sumₛ over [R, H, splits, (max, sum, out…)]; 0 where all are empty."""
-    highest, sums, outs = wide(partial[..., :1]), wide(partial[..., 1:2]), wide(partial[..., 2:])
+def attention_join(outs: Array, states: Array) -> Array:
+    """Σₛ e^(maxₛ − max) outₛ / Σₛ e^(maxₛ − max) sumₛ over outs [R, H, splits, D] and (max, sum) [R, H, splits, 2]; 0
+    where all are empty."""
+    highest, sums, outs = wide(states[..., :1]), wide(states[..., 1:]), wide(outs)
     shares = np.exp(highest - highest.max(axis=-2, keepdims=True))
     total = (shares * sums).sum(axis=-2)
     joined = (shares * outs).sum(axis=-2)

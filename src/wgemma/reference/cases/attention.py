@@ -1,4 +1,4 @@
-"""Cases of the kernels around the cache: kv, attention, attention_join."""
+"""Cases of the kernels around the cache: kv, attention, attention_few, attention_join."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
-from wgemma.model.decoder import attention_threads
+from wgemma.model.attention import few_shape, heads_together, many_form, slices
+from wgemma.model.matmul import FEW
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
@@ -130,11 +131,28 @@ def _attention_cases() -> Iterator[Case]:
     for quick, head, heads, kv_heads, positions, options in table:
         for f16 in (True, False):
             shape: dict[str, Any] = {"head": head, "heads": heads, "kv_heads": kv_heads, "f16": f16}
-            yield case(_attention, quick and (f16 or head == 64), **shape, positions=positions, **options)
+            shape |= {"positions": positions, **options}
+            yield case(_attention, quick and (f16 or head == 64), **shape)
+            if len(positions) <= FEW:
+                yield case(_attention, quick and f16 and head == 64, "attention_few", **shape, together=1)
+    shared: list[tuple[bool, int, int, dict[str, Any]]] = [
+        (True, 32, 1, {**pages, "splits": 2, "together": 4}),
+        (True, 64, 2, {**far, "together": 2}),
+        (False, 256, 1, {**far, "together": 4}),
+        (False, 512, 1, {**pages, "pairs": 64, "splits": 3, "together": 4}),
+        (False, 512, 2, {**pages, "pairs": 64, "together": 2}),
+    ]
+    for quick, head, kv_heads, options in shared:
+        for f16 in (True, False):
+            shape = {"head": head, "heads": 4, "kv_heads": kv_heads, "f16": f16, "positions": (7, 300, 600)}
+            yield case(_attention, quick and f16, "attention_few", **shape, **options)
     for extreme in ("zeros", "huge", "nan"):
         shape = {"head": 64, "heads": 4, "kv_heads": 2, "f16": True, "positions": (7, 200, 300)}
-        yield case(_attention, False, **shape, **full, extreme=extreme)
-        yield case(_attention, extreme == "nan", **shape, **pages, splits=2, extreme=extreme)
+        for together in (0, 1):
+            kernel = "attention_few" if together else "attention"
+            shape |= {"together": together, "extreme": extreme}
+            yield case(_attention, False, kernel, **shape, **full)
+            yield case(_attention, extreme == "nan", kernel, **shape, **pages, splits=2)
 
 
 def _attention(
@@ -152,9 +170,12 @@ def _attention(
     unused: Sequence[int] = (),
     splits: int = 1,
     pairs: int = 0,
+    together: int = 0,
     extreme: str = "",
 ) -> Outcome:
-    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it.
+    attention_few.wgsl does `together` heads in a workgroup, as far as it has memory; 0 is for attention.wgsl."""
+    together = heads_together(lab.device, head, together) if together else 0
     rows, pairs = _rows(positions, unused, image, window if whole else 0), pairs or head // 2
     cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
     stride = heads * head + 7
@@ -164,20 +185,20 @@ def _attention(
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
     bindings |= {"turns": turns, "partial": states, "out": out}
     constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>" if f16 else "vec4<f32>", "F16_CACHE": f16}
-    constants |= {"PER_WORD": 8 if f16 else 4, **attention_threads(len(rows))}
+    form = few_shape(head, together, lab.device.subgroup_size, f16=f16) if together else many_form(lab.device, f16=f16)
+    constants |= {"PER_WORD": 8 if f16 else 4, **form}
+    kernel, grid = "attention_few" if together else "attention", [heads // (together or 1), len(rows), splits]
     first, depth = 0, max(positions) + 1
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
         reach = max(-(-(window or min(count, depth - first)) // splits), 1)
-        reach = ring if window and splits == 1 else reach
         place = (window, ring, first, count)
         params = (heads, kv_heads, stride, *place, splits, reach, int(i > 0), int(i == len(segments) - 1), EPS)
-        bound = {**bindings, "keys": keys, "values": values}
-        lab.run("attention", [heads, len(rows), splits], bound, params, constants)
+        lab.run(kernel, grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
-        lab.run("attention_join", [heads, len(rows)], bindings, (splits,), {"HEAD": head})
+        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, (splits,), {"HEAD": head})
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
     carried = lab.read(states)
@@ -187,21 +208,23 @@ def _attention(
 
 
 def _attention_join_cases() -> Iterator[Case]:
-    for rows, heads, head, splits in ((1, 8, 512, 32), (3, 4, 64, 2), (9, 1, 32, 1), (8, 2, 256, 7)):
-        yield case(_attention_join, rows == 3, rows=rows, heads=heads, head=head, splits=splits)
+    shapes = ((1, 8, 512, 64), (3, 4, 64, 2), (9, 1, 32, 1), (8, 2, 256, 7), (1, 3, 128, 5), (2, 1, 32, 200))
+    for rows, heads, head, splits in shapes:
+        yield case(_attention_join, rows in (2, 3), rows=rows, heads=heads, head=head, splits=splits)
     yield case(_attention_join, False, rows=3, heads=2, head=64, splits=4, extreme="nan")
 
 
 def _attention_join(lab: Lab, rows: int, heads: int, head: int, splits: int, extreme: str = "") -> Outcome:
     """Some splits are empty, and in the last row all of them."""
-    states = lab.activations(rows, heads, splits, head + 2, extreme=extreme)
+    outs = lab.activations(rows, heads, splits, head, extreme=extreme)
+    states = lab.normal(rows, heads, splits, 2)
     states[..., 0] *= 5
     states[..., 1] = 1 + np.abs(states[..., 1])
     empty = lab.rng.random((rows, heads, splits)) < 0.3
     empty[:, :, 0] = False
     empty[-1] = rows > 1
-    states[empty] = np.eye(1, head + 2, dtype=np.float32)[0] * np.float32(EMPTY)
+    outs[empty], states[empty] = 0, (EMPTY, 0)
     out = lab.out(rows * heads * head)
-    bindings = {"partial": lab.put(states), "out": out}
-    lab.run("attention_join", [heads, rows], bindings, (splits,), {"HEAD": head})
-    return Outcome((lab.read(out),), (framed(twins.attention_join(states)),), F32)
+    bindings = {"partial": lab.put(np.concatenate([outs.ravel(), states.ravel()])), "out": out}
+    lab.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
+    return Outcome((lab.read(out),), (framed(twins.attention_join(outs, states)),), F32)

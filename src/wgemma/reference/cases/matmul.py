@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import quads, tile_form
+from wgemma.model.matmul import matvec_shape, pairs, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
@@ -41,6 +41,13 @@ def _matvec_cases() -> Iterator[Case]:
     for extreme in ("zeros", "huge", "nan"):
         for lanes in (8, 32):
             yield case(_matvec, False, kind="Q8_0", rows=3, n=33, columns=288, lanes=lanes, extreme=extreme)
+    for kind in (kind for kind, planes in PLANES.items() if planes.quick):
+        for columns in widths(kind):
+            quick = kind in ("Q4_K", "Q6_K", "Q8_0")
+            yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, depth=3, rounds=True)
+        yield case(_matvec, False, kind=kind, rows=2, n=70, columns=columns, lanes=16, abreast=4, mode="GEGLU")
+    for depth in (1, 3, 5):
+        yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, depth=depth, source="norm")
 
 
 def _mode_cases() -> Iterator[Case]:
@@ -62,6 +69,10 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q4_K", 8, 130, 768, {"low": "alternate", "mode": "GEGLU", "most": 22, "lanes": 16}),
         (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
         (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
+        (True, "Q4_K", 1, 130, 768, {"source": "norm", "rounds": True, "lanes": 16, "mode": "GEGLU"}),
+        (False, "Q6_K", 2, 130, 2304, {"source": "norm", "rounds": True, "lanes": 32, "depth": 4}),
+        (False, "Q4_0", 3, 33, 96, {"rounds": True, "extreme": "nan"}),
+        (False, "Q5_K", 3, 33, 256, {"rounds": True, "extreme": "zeros"}),
     ]
     for quick, kind, rows, n, columns, options in table:
         yield case(_matvec, quick, kind=kind, rows=rows, n=n, columns=columns, **{"lanes": 8, **options})
@@ -71,11 +82,12 @@ def _mode_cases() -> Iterator[Case]:
             yield case(_matvec, False, kind="Q8_0", rows=3, n=34, columns=96, lanes=8, **options)
 
 
-def _shared_out(lab: Lab, matrix: Matrix, lanes: int) -> dict[str, Any]:
+def _shared_out(
+    lab: Lab, matrix: Matrix, lanes: int, depth: int = 2, abreast: int = 2, *, quick: bool = False
+) -> dict[str, Any]:
     """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
-    wide, held = lanes <= lab.device.subgroup_size, quads(matrix.columns)
-    constants = {"TYPE": matrix.planes.reader, "LANES": lanes, "SLICE": 64, "WIDE": wide, "QUADS": held}
-    return constants | {"THREADS": THREADS}
+    constants = matvec_shape(lab.device, matrix, lanes, depth, 64, abreast) | {"PAIRS": pairs(matrix.columns)}
+    return constants | ({"QUICK": True} if quick else {})
 
 
 def _fewer(threads: int) -> int:
@@ -97,9 +109,13 @@ def _matvec(
     extreme: str = "",
     cap: float = 3.0,
     low: str = "",
+    depth: int = 2,
+    abreast: int = 2,
+    rounds: bool = False,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
-    how the targets of an adapter lie, if there is one."""
+    how the targets of an adapter lie, if there is one; `rounds`: to eight bits, where the device can."""
+    rounds = rounds and lab.device.subgroup_size > 1
     matrix, w = lab.weights(kind, n, columns, most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
@@ -115,7 +131,7 @@ def _matvec(
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = _shared_out(lab, matrix, lanes) | {"SELECT": select}
+    constants = _shared_out(lab, matrix, lanes, depth, abreast, quick=rounds) | {"SELECT": select}
     constants |= {"RESIDUAL": bool(source), "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low)
     constants["LOW"] = bool(low)
@@ -139,7 +155,7 @@ def _matvec(
         )
         grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
-    result = twins.linear(w, x[picked]) + adapter.adds
+    result = twins.linear(w, twins.rounded(x[picked]) if rounds else x[picked]) + adapter.adds
     expected = untouched(len(picked), stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
     return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), F32)
@@ -331,7 +347,7 @@ def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str) -> Outc
         kept = x
     else:
         bindings["x"] = lab.put(x)
-    constants = {"THREADS": THREADS, "RESIDUAL": bool(source), "NORM": source == "norm", "QUADS": quads(columns)}
+    constants = {"THREADS": THREADS, "RESIDUAL": bool(source), "NORM": source == "norm", "PAIRS": pairs(columns)}
     lab.run("low_project", [n, rows], bindings, (columns // 32, scale, EPS), constants)
     expected = twins.linear(a, x) * twins.wide(scales)
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))

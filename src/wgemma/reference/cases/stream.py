@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wgemma.model.matmul import quads
+from wgemma.model.matmul import pairs
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched
 
@@ -33,7 +33,7 @@ def _norm(lab: Lab, rows: int, columns: int, norm: bool, extreme: str = "", pick
     h_out, x = lab.out(rows * columns), lab.out(len(made) * columns)
     bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
     bindings["picked"] = lab.put(np.array(made), "<u4")
-    constants = {"THREADS": THREADS, "NORM": norm, "QUADS": quads(columns), "SELECT": bool(picked)}
+    constants = {"THREADS": THREADS, "NORM": norm, "PAIRS": pairs(columns), "SELECT": bool(picked)}
     lab.run("norm", [len(made)], bindings, (columns // 32, scale, EPS), constants)
     v, expected = twins.residual(h, o, norms, scale, EPS, norm=norm)
     stream = untouched(rows, columns)

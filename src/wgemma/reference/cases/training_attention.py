@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Buffer
-from wgemma.model.decoder import attention_threads
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
@@ -119,7 +118,7 @@ def _attention(
     bindings = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm), "turns": turns}
     bindings |= {"keys": lab.put(twins.paired(keys)), "values": lab.put(values), "partial": lse, "out": out}
     params = (heads, kv_heads, stride, window, 1 << 31, 0, len(rows), 1, len(rows), 0, 1, EPS)
-    lab.run("attention", [heads, len(rows)], bindings, params, constants | attention_threads(len(rows) + 9))
+    lab.run("attention", [heads, len(rows)], bindings, params, constants | {"THREADS": 128})
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = back.packed_attention(q, keys, values, rows, window)
     return Outcome((lab.read(out), lab.read(lse)), (framed(expected[0]), framed(expected[1])), F32)

@@ -1,0 +1,157 @@
+"""How rows meet the cache, recorded: their keys and values go in, and what their queries find comes out.
+
+Few rows cut their history into splits, so that a large GPU has work for all of it (attention_few.wgsl), and put the
+pieces together afterwards (attention_join.wgsl); many rows are work enough.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from wgemma.gpu.device import Binding, Device
+from wgemma.model.cache import Segment
+from wgemma.model.config import LayerConfig
+from wgemma.model.matmul import FEW, THREADS
+from wgemma.model.text import Layer, TextWeights
+
+if TYPE_CHECKING:
+    from wgemma.model.decoder import Pass, Scratch
+
+SPLITS = 64  # a row's history is cut into at most so many pieces
+SLIDING_SPLITS = 1  # and a window into at most so many
+DEEP = 4096  # from this depth on heads that share their keys read them together
+SHARE = 8  # lanes that share a key at least, where it has so many words: neighbours read a line of memory
+EACH = 4  # words of a key that a lane reads at most
+
+
+def store(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, segments: list[Segment]) -> None:
+    """The rows' keys and values go to the cache."""
+    attention, config, qkv = layer.attention, layer.config, scratch["qkv"]
+    assert attention.k_norm is not None
+    f16 = p.cache.kv == "f16"
+    constants = {
+        "HEAD": config.head_dim,
+        "PAIRS": weights.pairs[config.sliding],
+        "PAIR": "u32" if f16 else "vec2<f32>",
+        "F16_CACHE": f16,
+        "OWN_V": config.has_v,
+        "THREADS": 64,
+        **({"PACKED": True} if p.cache.packed else {}),
+    }
+    ring = p.cache.ring if config.sliding else 1 << 31
+    bindings: dict[str, Binding] = {"rows": p.row_buffer, "k_raw": qkv, "v_raw": qkv, "norm": attention.k_norm}
+    bindings["turns"] = weights.turns[config.sliding]
+    for segment in segments:
+        offsets = (attention.k_offset, attention.v_offset)
+        params = (config.kv_heads, attention.width, *offsets, ring, segment.first, segment.count, weights.config.eps)
+        bound = {**bindings, "keys": segment.keys, "values": segment.values}
+        p.tape.run("kv", [config.kv_heads, p.rows], bound, params, constants)
+
+
+def look(
+    p: "Pass",
+    weights: TextWeights,
+    scratch: "Scratch",
+    layer: Layer,
+    segments: list[Segment],
+    *,
+    most: int = SPLITS,
+    join: bool = True,
+) -> int:
+    """What the rows' queries find in the cache goes to `attended`. Without `join` it stays in `partial` where it is in
+    several pieces: gives back how many are left there, or 0. `most` bounds their number."""
+    config, device = layer.config, p.tape.device
+    f16 = p.cache.kv == "f16"
+    few = p.rows <= FEW and not device.compact and not p.cache.packed
+    form = few_form(device, config, p.depth, f16=f16) if few else many_form(device, f16=f16)
+    constants = {
+        "HEAD": config.head_dim,
+        "PAIRS": weights.pairs[config.sliding],
+        "WORD": "vec4<u32>" if f16 else "vec4<f32>",
+        "PER_WORD": 8 if f16 else 4,
+        "F16_CACHE": f16,
+        **form,
+        **({"PACKED": True} if p.cache.packed else {}),
+    }
+    splits = min(most, splits_of(config, p.depth, keys_at_a_time(form))) if p.rows <= FEW else 1
+    bindings: dict[str, Binding] = {
+        "rows": p.row_buffer,
+        "q_raw": scratch["qkv"],
+        "norm": layer.attention.q_norm,
+        "turns": weights.turns[config.sliding],
+        "partial": scratch["partial"],
+        "out": scratch["attended"],
+    }
+    for i, segment in enumerate(segments):
+        reach = min(p.depth, config.window or 0) if config.sliding else min(segment.count, p.depth - segment.first)
+        params = (
+            *(config.heads, config.kv_heads, layer.attention.width, config.window or 0),
+            *(p.cache.ring if config.sliding else 1 << 31, segment.first, segment.count),
+            *(splits, -(-reach // splits), int(i > 0), int(i == len(segments) - 1), weights.config.eps),
+        )
+        bound = {**bindings, "keys": segment.keys, "values": segment.values}
+        grid = [config.heads // form.get("HEADS", 1), p.rows, splits]
+        p.tape.run("attention_few" if few else "attention", grid, bound, params, constants)
+    if splits == 1:
+        return 0
+    if not join:
+        return splits
+    put_together(p, scratch, config, splits)
+    return 0
+
+
+def put_together(p: "Pass", scratch: "Scratch", config: LayerConfig, splits: int) -> None:
+    """The pieces in `partial` become one: in `attended`."""
+    grid = [config.heads, p.rows, slices(config.head_dim)]
+    bound: dict[str, Binding] = {"partial": scratch["partial"], "out": scratch["attended"]}
+    p.tape.run("attention_join", grid, bound, (splits,), {"HEAD": config.head_dim})
+
+
+def slices(head: int) -> int:
+    """Workgroups of attention_join.wgsl that share a head."""
+    return max(1, head // 64)
+
+
+def splits_of(config: LayerConfig, depth: int, keys: int) -> int:
+    """Pieces of a history of at most `depth`, each worth a turn of so many keys."""
+    if config.sliding:
+        return min(SLIDING_SPLITS, -(-min(depth, config.window or 0) // keys))
+    return min(SPLITS, -(-depth // keys))
+
+
+def keys_at_a_time(form: dict[str, Any]) -> int:
+    """What a workgroup with these constants takes in one turn."""
+    return 4 * form["THREADS"] // form["SHARE"] if "SHARE" in form else 2 * THREADS
+
+
+def many_form(device: Device, *, f16: bool) -> dict[str, Any]:
+    """The threads of attention.wgsl: each has a key at a time, and there are at least as many as words of a value."""
+    return {"THREADS": 64 if device.compact and f16 else 128}
+
+
+def few_form(device: Device, config: LayerConfig, depth: int, *, f16: bool) -> dict[str, Any]:
+    """How attention_few.wgsl shares out its work."""
+    deep = not config.sliding and depth >= DEEP
+    together = heads_together(device, config.head_dim, config.heads // config.kv_heads) if deep else 1
+    lanes = 1 if device.plain("attention_few") else device.subgroup_size
+    return few_shape(config.head_dim, together, lanes, f16=f16)
+
+
+def heads_together(device: Device, head: int, shared: int) -> int:
+    """How many of the heads that share their keys a workgroup has memory for."""
+    most = 4 if device.limits.workgroup_memory >= 32 << 10 else 2 if head >= 64 else 1
+    return next(count for count in (4, 2, 1) if count <= most and shared % count == 0)
+
+
+def few_shape(head: int, heads: int, lanes: int, *, f16: bool) -> dict[str, Any]:
+    """The constants for heads of this size, so many at a time, where so many lanes can speak to each other."""
+    words = head // (8 if f16 else 4)
+    share = min(max(SHARE, words // EACH), words)
+    each = words // share
+    return {
+        "THREADS": THREADS,
+        "HEADS": heads,
+        "SHARE": share,
+        "EACH": each,
+        "VALUES": 4 * each,
+        "QUERIES": -(-heads * head // (4 * THREADS)),
+        "WIDE": share <= lanes,
+    }

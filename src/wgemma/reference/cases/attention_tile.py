@@ -1,0 +1,167 @@
+"""Cases of attention of many rows: queries, attention_tile."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from wgemma.gpu.device import Binding, Buffer
+from wgemma.model.attention import slices
+from wgemma.model.attention_tile import KEYS, QUERIES, split_of, tile_shape
+from wgemma.model.rotary import rotary_tables
+from wgemma.reference import attention_back_twins as back
+from wgemma.reference import twins
+from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.twins import Array, Row
+
+BASE = 10_000.0
+UNUSED = 0  # in a table of sequences: one unused row
+
+Options = dict[str, Any]
+
+
+def cases() -> Iterator[Case]:
+    table: list[tuple[int, int, tuple[int, ...], Options]] = [
+        (64, 3, (0, 1, 255, 256, 300), {}),
+        (256, 2, (131_071, 7), {}),
+        (512, 1, (9,), {"pairs": 64}),
+        (24, 2, (3, 4), {"pairs": 3}),
+    ]
+    for head, heads, positions, options in table:
+        yield case(_queries, head == 64, head=head, heads=heads, positions=positions, **options)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_queries, False, head=64, heads=2, positions=(5, 6, 7), extreme=extreme)
+    yield from _tile_cases()
+    yield from _packed_cases()
+
+
+def _queries(lab: Lab, head: int, heads: int, positions: Sequence[int], pairs: int = 0, extreme: str = "") -> Outcome:
+    rows, stride, pairs = [Row(1, t) for t in positions], heads * head + 7, pairs or head // 2
+    raw, norm = lab.activations(len(rows), stride, extreme=extreme), lab.norms(head)
+    table = np.frombuffer(rotary_tables(BASE, head, pairs, None, max(positions) + 1), dtype="<f4")
+    q = lab.out(len(rows) * heads * head)
+    bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
+    bindings |= {"turns": lab.put(table), "q": q}
+    constants = {"HEAD": head, "PAIRS": pairs, "THREADS": 64}
+    lab.run("queries", [heads, len(rows)], bindings, (stride, EPS), constants)
+    angles = twins.angles(positions, BASE, head, pairs)
+    expected = twins.paired(twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS))
+    return Outcome((lab.read(q),), (framed(expected),), F32)
+
+
+def _tile_cases() -> Iterator[Case]:
+    sliding: Options = {"window": 16, "ring": 64, "segments": (64,)}
+    far: Options = {"window": 200, "ring": 512, "segments": (512,)}
+    pages: Options = {"segments": (256, 128, 256)}
+    page: Options = {"segments": (128,)}
+    ends = (0, 255, 256, 383, 384, 500, 639)
+    # As few pipelines as meet every form: on a software adapter they take longer to make than to run.
+    table: list[tuple[bool, int, int, int, bool, tuple[int, ...], Options]] = [
+        (True, 256, 8, 1, True, tuple(range(38, 50)), {**sliding, "image": (41, 47), "unused": (11,)}),
+        (True, 256, 4, 2, True, tuple(range(30, 84)), {**sliding, "image": (41, 80), "whole": True}),
+        (True, 64, 4, 1, False, ends, {**pages, "unused": (2,)}),
+        (True, 64, 6, 2, False, ends, {**pages, "splits": 2}),
+        (False, 64, 4, 1, False, (199, 200, 201, 511, 512, 700), {**far, "splits": 3, "unused": (4,)}),
+        (False, 64, 2, 1, False, (300, 301, 550, 699), {**far, "image": (301, 700), "whole": True, "splits": 2}),
+        (False, 256, 2, 2, True, tuple(range(70)), {**page, "unused": (3, 69)}),
+        (False, 256, 3, 1, True, tuple(range(55, 80)), sliding),
+        (False, 256, 2, 2, True, (0,), page),
+        (False, 256, 2, 1, True, (3, 4), {**page, "unused": (0, 1)}),
+        (False, 32, 2, 1, True, tuple(range(90, 100)), {**page, "across": 64, "each": 2, "batch": 2}),
+        (False, 512, 8, 1, True, (0, 63, 64, 127, 0), {"segments": (64, 64), "across": 64, "unused": (4,)}),
+    ]
+    for quick, head, heads, kv_heads, f16, positions, options in table:
+        shape: Options = {"head": head, "heads": heads, "kv_heads": kv_heads, "f16": f16}
+        yield case(_attention_tile, quick, **shape, positions=positions, **options)
+    for extreme in ("zeros", "huge", "nan"):
+        shape = {"head": 64, "heads": 4, "kv_heads": 2, "f16": False, "positions": (7, 200, 300), **pages}
+        yield case(_attention_tile, extreme == "nan", **shape, extreme=extreme)
+
+
+def _rows(positions: Sequence[int], unused: Sequence[int], image: tuple[int, int], whole: int) -> list[Row]:
+    """Rows at these positions; those of the image [start, end) see to its end, and from its start where that lies
+    before a window of `whole`."""
+    rows = []
+    for r, t in enumerate(positions):
+        inside = image[0] <= t < image[1]
+        before = max(t + 1 - whole - image[0], 0) if inside and whole else 0
+        rows.append(Row(0 if r in unused else 1 + before, t, 0, image[1] - 1 if inside else t))
+    return rows
+
+
+def _attention_tile(
+    lab: Lab,
+    head: int,
+    heads: int,
+    kv_heads: int,
+    f16: bool,
+    positions: Sequence[int],
+    segments: Sequence[int],
+    window: int = 0,
+    ring: int = 1 << 31,
+    image: tuple[int, int] = (0, 0),
+    whole: bool = False,
+    unused: Sequence[int] = (),
+    splits: int = 1,
+    each: int = 1,
+    across: int = 32,
+    batch: int = 4,
+    extreme: str = "",
+) -> Outcome:
+    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    rows = _rows(positions, unused, image, window if whole else 0)
+    cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
+    q = (3e-4 if extreme == "huge" else 0.2) * lab.activations(len(rows), heads, head, extreme=extreme)
+    states, out = lab.out(len(rows) * heads * splits * (head + 2)), lab.held(twins.paired(q))
+    bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q": out, "out": out, "partial": states}
+    across = across if lab.device.limits.workgroup_memory >= 32 << 10 else 32
+    constants = tile_shape(head, f16=f16, each=each, across=across, batch=batch)
+    constants |= {"CARRIED": True} if splits > 1 or len(segments) > 1 else {}
+    grid = [-(-len(rows) * (heads // kv_heads) // QUERIES), kv_heads, splits]
+    first, depth = 0, max(positions) + 1
+    for i, count in enumerate(segments):
+        part = cache[:, first : first + count]
+        keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
+        split = split_of(window or max(min(count, depth - first), KEYS), splits)
+        place = (window, ring, first, count)
+        params = (heads, kv_heads, len(rows), *place, splits, split, int(i > 0), int(i == len(segments) - 1))
+        lab.run("attention_tile", grid, {**bindings, "keys": keys, "values": values}, params, constants)
+        first += count
+    if splits > 1:
+        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, (splits,), {"HEAD": head})
+    expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
+    carried = lab.read(states)
+    alone = splits == 1 and len(segments) == 1
+    margin = untouched(carried.size if alone else GUARD)
+    return Outcome((lab.read(out), carried[carried.size - margin.size :]), (framed(expected), margin), F32)
+
+
+def _packed_cases() -> Iterator[Case]:
+    small: Options = {"head": 24, "heads": 4, "kv_heads": 2}
+    table: list[tuple[bool, Options, tuple[int, ...], int]] = [
+        (True, small, (3, 1, 9, UNUSED, 6, UNUSED, UNUSED), 5),
+        (True, {**small, "heads": 6}, (13, 20, UNUSED, UNUSED, 30), 0),
+        (False, {**small, "kv_heads": 4}, (40, 37, 1, 1), 1),
+        (False, {**small, "heads": 2, "kv_heads": 1}, (150,), 70),
+    ]
+    for quick, shape, lengths, window in table:
+        yield case(_packed, quick, "attention_tile", **shape, lengths=lengths, window=window)
+
+
+def _packed(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], window: int) -> Outcome:
+    """PACKED: out, and in `partial` the logarithm of each row's sum; NaN where no row has written."""
+    rows = [row for length in lengths for row in ([Row(1, t, 0, t) for t in range(length)] or [Row(0, 0)])]
+    cache = lab.normal(2, len(rows), kv_heads, head)
+    cache[:, [row.used == 0 for row in rows]] = np.nan
+    q = 0.3 * lab.normal(len(rows), heads, head)
+    out, lse = lab.held(twins.paired(q)), lab.out(len(rows) * heads)
+    bindings = {"rows": lab.put_rows(rows), "q": out, "partial": lse, **_halves(lab, cache)}
+    params = (heads, kv_heads, len(rows), window, 1 << 31, 0, len(rows), 1, len(rows), 0, 1)
+    constants = tile_shape(head, f16=False, each=1, across=32) | {"PACKED": True}
+    lab.run("attention_tile", [-(-len(rows) * (heads // kv_heads) // QUERIES), kv_heads], bindings, params, constants)
+    expected = back.packed_attention(q, cache[0], cache[1], rows, window)
+    return Outcome((lab.read(out), lab.read(lse)), (framed(expected[0]), framed(expected[1])), F32)
+
+
+def _halves(lab: Lab, cache: Array) -> dict[str, Buffer]:
+    return {"keys": lab.put(twins.paired(cache[0])), "values": lab.put(cache[1])}

@@ -1,0 +1,58 @@
+"""How attention shares out its work: in turns that fit workgroup memory, in pieces where there is history enough."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fake_device import FakeDevice
+from wgemma.gpu.device import DEFAULT_LIMITS
+from wgemma.gpu.shaders import load_shader
+from wgemma.model import attention
+from wgemma.model.attention import few_shape, heads_together, keys_at_a_time, splits_of
+from wgemma.model.config import LayerConfig
+
+SIZES = {"f32": 4, "vec2<f32>": 8, "vec4<f32>": 16}
+ARRAY = re.compile(r"var<workgroup> \w+: array<([\w<>]+), (.+)>;")
+CONSTANT = re.compile(r"const (\w+) = (.+?);")
+
+
+def workgroup_memory(code: str) -> int:
+    """What the arrays of a shader take, their lengths being sums and products of constants."""
+    known: dict[str, int] = {}
+
+    def value(text: str) -> int:
+        return int(eval(re.sub(r"(\d)u\b", r"\1", text).replace("/", "//"), {"max": max}, known))
+
+    for name, text in CONSTANT.findall(code):
+        if "e38" not in text:
+            known[name] = value(text)
+    return sum(SIZES[kind] * value(length) for kind, length in ARRAY.findall(code))
+
+
+@pytest.mark.parametrize("memory", [16 << 10, 32 << 10])
+@pytest.mark.parametrize("head", [32, 64, 128, 256, 512])
+@pytest.mark.parametrize("f16", [True, False])
+def test_the_heads_that_go_together_fit_workgroup_memory(memory: int, head: int, f16: bool) -> None:
+    device = FakeDevice(replace(DEFAULT_LIMITS, workgroup_memory=memory))
+    form = few_shape(head, heads_together(device, head, 8), 1, f16=f16)  # type: ignore[arg-type]
+    constants = {"HEAD": head, "PAIRS": 16, "WORD": "vec4<f32>", "PER_WORD": 8 if f16 else 4, "F16_CACHE": f16}
+    assert 4096 < workgroup_memory(load_shader("attention_few", constants | form)) <= memory
+
+
+@pytest.mark.parametrize("head", [32, 64, 128, 256, 512])
+@pytest.mark.parametrize("f16", [True, False])
+def test_a_turn_leaves_no_thread_without_words_or_keys(head: int, f16: bool) -> None:
+    form = few_shape(head, 1, 1, f16=f16)
+    words = head // (8 if f16 else 4)
+    assert form["SHARE"] * form["EACH"] == words
+    assert form["VALUES"] * form["THREADS"] // words == keys_at_a_time(form)
+
+
+def test_a_history_is_cut_into_pieces_of_a_turn_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = LayerConfig(0, True, 512, 8, 1, 256, None, True, 10_000.0, 128, False, 64, False)
+    full = replace(layer, sliding=False, window=None)
+    assert [splits_of(full, depth, 64) for depth in (64, 256, 4096, 131_072)] == [1, 4, 64, 64]
+    monkeypatch.setattr(attention, "SLIDING_SPLITS", 4)
+    assert [splits_of(layer, depth, 128) for depth in (128, 256, 512, 131_072)] == [1, 2, 4, 4]
+    assert splits_of(replace(layer, window=1024), 131_072, 128) == 4
