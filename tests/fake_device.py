@@ -69,6 +69,9 @@ class FakeDevice:
             self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared})
         return self.kernels[key]
 
+    def plain(self, name: str) -> bool:
+        return False
+
     def program(self, commands: Sequence[Command], label: str) -> FakeProgram:
         return FakeProgram()
 

@@ -90,6 +90,8 @@ BROKEN = [
     ("matvec", "matvec", "select(start + CHUNK, 0u, done)", "start + CHUNK"),
     ("matvec", "matvec", "select(127.0 / most", "select(120.0 / most"),
     ("matvec", "matvec", "tails[SLICE * (1u + j / 2u) + block]", "tails[SLICE + block]"),
+    ("matvec", "matvec", "exp(end{{s}}.x - highest) * end{{s}}.y", "end{{s}}.y"),
+    ("matvec", "matvec", "select(two.xy, two.zw, which % 2u == 1u)", "two.xy"),
     ("matvec", "block_q6_k", "- 32.0 * x.sums", ""),
     ("matvec", "gelu", "0.044715", "0.0447"),
     ("tile", "tile", "if (r >= params.rows) { return; }", ""),

@@ -5,7 +5,8 @@
 // for one r, and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as
 // a WHOLE, once, where it fits, else {{LANES}} · {{DEPTH}} blocks at a time.
 //
-//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); else x [R, K]
+//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); JOIN: from what SPLITS splits of a
+//                          history gave, `partial` as attention_few.wgsl leaves it; else x [R, K]
 //   y [R, y_stride]        written from y_offset on; what is written:
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
 //     PLE      gelu(yₙ) · side[r, side_offset + n]
@@ -32,6 +33,10 @@ struct Params {
   slots: u32,
   first_expert: u32,
   experts: u32,   // in this part
+//#if JOIN
+  heads: u32,
+  ends: u32,      // where the pairs of (max, sum) begin in `partial`, in vectors of four
+//#endif
 //#if LOW
   rank: u32,      // and what else low.wgsl wants to know
   z_stride: u32,
@@ -50,7 +55,11 @@ struct Params {
 //#if RESIDUAL
 //#include residual
 //#else
+//#if JOIN
+@group(0) @binding(3) var<storage, read> partial: array<vec4<f32>>;
+//#else
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
+//#endif
 //#endif
 //#if PLE
 @group(0) @binding(8) var<storage, read> side: array<f32>;
@@ -185,11 +194,48 @@ fn lay_out(start: u32, thread: u32) {
   }
 }
 //#else
+//#if JOIN
+const HEAD_QUADS = {{HEAD}}u / 4u;
+var<workgroup> factors: array<f32, 256>;  // of every head's splits
+
+// What split s found of vector i.
+fn found(row: u32, i: u32, s: u32) -> vec4<f32> {
+  if (i >= params.blocks * 8u) { return vec4<f32>(); }
+  return partial[((row * params.heads + i / HEAD_QUADS) * {{SPLITS}}u + s) * HEAD_QUADS + i % HEAD_QUADS];
+}
+
+// (max, sum) of a split.
+fn end_of(which: u32) -> vec2<f32> {
+  let two = partial[params.ends + which / 2u];
+  return select(two.xy, two.zw, which % 2u == 1u);
+}
+
+// How much of every split goes into its head's result. heads · splits ≤ 256.
+fn weigh(row: u32, thread: u32) {
+  if (thread < params.heads * {{SPLITS}}u) {
+    let first = row * params.heads * {{SPLITS}}u + thread / {{SPLITS}}u * {{SPLITS}}u;
+//#for s in SPLITS
+    let end{{s}} = end_of(first + {{s}}u);
+//#endfor
+    var highest = end0.x;
+//#for s in SPLITS
+    highest = max(highest, end{{s}}.x);
+//#endfor
+    var total = 0.0;
+//#for s in SPLITS
+    total += exp(end{{s}}.x - highest) * end{{s}}.y;
+//#endfor
+    factors[thread] = exp(end_of(first + thread % {{SPLITS}}u).x - highest) / max(total, 1.0e-37);
+  }
+  workgroupBarrier();
+}
+//#else
 fn get_x(row: u32, i: u32) -> vec4<f32> {
   let quads = params.blocks * 8u;
   if (i >= quads) { return vec4<f32>(); }
   return x[row * quads + i];
 }
+//#endif
 //#endif
 
 @compute @workgroup_size(256)
@@ -227,10 +273,30 @@ fn main(
   lay_out(0u, thread);
 //#endif
 //#else
+//#if JOIN
+//#for j in SPAN
+  let i{{j}} = 2u * (thread + {{j}}u * 256u);
+//#for s in SPLITS
+  let near{{j}}_{{s}} = found(input_row, i{{j}}, {{s}}u);
+  let far{{j}}_{{s}} = found(input_row, i{{j}} + 1u, {{s}}u);
+//#endfor
+//#endfor
+  weigh(input_row, thread);
+//#for j in SPAN
+  let own{{j}} = min(i{{j}} / HEAD_QUADS * {{SPLITS}}u, 256u - {{SPLITS}}u);
+  var near{{j}} = vec4<f32>();
+  var far{{j}} = vec4<f32>();
+//#for s in SPLITS
+  near{{j}} += factors[own{{j}} + {{s}}u] * near{{j}}_{{s}};
+  far{{j}} += factors[own{{j}} + {{s}}u] * far{{j}}_{{s}};
+//#endfor
+//#endfor
+//#else
 //#for j in SPAN
   var near{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u));
   var far{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u) + 1u);
 //#endfor
+//#endif
 //#if WHOLE
 //#for j in SPAN
   put(thread + {{j}}u * 256u, near{{j}}, far{{j}});

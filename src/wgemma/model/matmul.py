@@ -19,7 +19,8 @@ THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
 ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
 IN_FLIGHT = 72  # words of them that it has asked for, at most
-RESERVED = 3 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
+RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
+MOST_JOINED = 4  # splits of a history that it puts together on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,22 @@ class Residual:
 
     def bindings(self) -> dict[str, Binding]:
         return {"h": self.h, "o": self.pending, "norms": self.norms, "h_out": self.h_out}
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An input of one row that is put together from what the splits of a history gave (kernels/attention_few.wgsl)."""
+
+    partial: Buffer
+    heads: int
+    head: int  # numbers of each
+    splits: int
+
+    def constants(self) -> dict[str, Any]:
+        return {"JOIN": True, "HEAD": self.head, "SPLITS": self.splits}
+
+    def params(self, rows: int) -> tuple[int, int]:
+        return self.heads, rows * self.heads * self.splits * self.head // 4
 
 
 Input: TypeAlias = Residual | Binding
@@ -101,6 +118,16 @@ class Matmuls:
                 self._matvec(tape, matrix, part, rows, source, result)
         else:
             self._tiles(tape, matrix, rows, source, result)
+
+    def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
+        """Whether the product with this matrix can put its input together itself."""
+        fits = rows <= self.few and splits <= MOST_JOINED and heads * splits <= THREADS
+        return fits and bool(matvec_form(self.device, matrix, quick=self.quick)["WHOLE"])
+
+    def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
+        """The product of a few rows that have yet to be put together."""
+        for part in matrix.parts:
+            self._matvec(tape, matrix, part, rows, source, result)
 
     def side_by_side(
         self,
@@ -193,7 +220,7 @@ class Matmuls:
         matrix: Matrix,
         part: Part,
         rows: int,
-        source: Input,
+        source: Input | Joined,
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
@@ -204,8 +231,12 @@ class Matmuls:
             constants |= {"RESIDUAL": True, "NORM": source.norm, "PAIRS": pairs(matrix.columns)}
             bindings |= source.bindings()
             scale = source.scale
+        elif isinstance(source, Joined):
+            constants |= source.constants()
+            bindings["partial"] = source.partial
         else:
             bindings["x"] = source
+        joined = source.params(rows) if isinstance(source, Joined) else ()
         low: tuple[int, ...] = ()
         if result.low is not None:
             constants["LOW"] = True
@@ -219,7 +250,7 @@ class Matmuls:
         share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
         place = (result.stride or matrix.rows // share, result.offset + part.first // share)
         side = (result.side_stride, result.side_offset + part.first)
-        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *low)
+        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *joined, *low)
         tape.run("matvec", [matvec_groups(part.rows, constants["LANES"]), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import matvec_shape, pairs, tile_form
+from wgemma.model.matmul import Joined, matvec_shape, pairs, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
@@ -21,6 +21,7 @@ SIDE_OFFSET = 4
 def cases() -> Iterator[Case]:
     yield from _matvec_cases()
     yield from _mode_cases()
+    yield from _joined_cases()
     yield from _expert_cases()
     yield from _tile_cases()
     yield from _direct_cases()
@@ -159,6 +160,29 @@ def _matvec(
     expected = untouched(len(picked), stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
     return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), F32)
+
+
+def _joined_cases() -> Iterator[Case]:
+    """Inputs that splits of a history gave: heads larger and smaller than what a thread has, an empty split."""
+    yield case(_joined, True, "matvec", kind="Q4_K", rows=1, n=67, heads=3, head=256, splits=4)
+    yield case(_joined, False, "matvec", kind="Q8_0", rows=3, n=33, heads=5, head=32, splits=3)
+    yield case(_joined, False, "matvec", kind="Q6_K", rows=2, n=64, heads=4, head=64, splits=2)
+
+
+def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, splits: int) -> Outcome:
+    matrix, w = lab.weights(kind, n, heads * head)
+    outs, ends = lab.normal(rows, heads, splits, head), np.abs(lab.normal(rows, heads, splits, 2)) + 0.5
+    ends[0, 0, 0] = -3.0e38, 0.0  # nothing to be seen there
+    outs[0, 0, 0] = 0.0
+    x = twins.attention_join(outs, ends)
+    y = lab.out(rows * n)
+    joined = Joined(lab.put(np.concatenate([outs.ravel(), ends.ravel()])), heads, head, splits)
+    constants = matvec_shape(lab.device, matrix, 8, 2, 64) | joined.constants()
+    (part,) = matrix.parts
+    bindings: dict[str, Binding] = {**part.bindings(), "partial": joined.partial, "y": y}
+    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
+    lab.run("matvec", [_fewer(n * 8), rows], bindings, params, constants)
+    return Outcome((lab.read(y),), (framed(twins.linear(w, x.reshape(rows, -1))),), F32)
 
 
 class _Adapter:
