@@ -7,7 +7,7 @@ The answers come from the NumPy twins (`wgemma.reference`), in double precision,
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ def every_problem() -> Iterator[Problem]:
     for kind in PLANES:
         for columns in (period for period in given.PERIODS if period % BY_NAME[kind].elements == 0):
             yield from (Problem("matvec", mode, kind, columns) for mode in given.MATVEC_MODES)
-            yield from (Problem(kernel, "", kind, columns) for kernel in ("embed", "tile"))
+            yield from (Problem("tile", mode, kind, columns) for mode in given.TILE_MODES)
+            yield Problem("embed", "", kind, columns)
     for head in given.HEAD_SIZES:
         for mode in ("sliding", "full", "sliding without v", "full without v"):
             yield from (Problem(kernel, mode, head=head) for kernel in ("kv", "attention"))
@@ -98,6 +99,8 @@ def _embed(problem: Problem) -> tuple[Array, ...]:
 
 def _tile(problem: Problem) -> tuple[Array, ...]:
     w = _weights(problem)
+    if problem.mode:
+        return _experts(w, problem.mode.removeprefix("experts").strip(), given.crowded())
     return tuple(twins.linear(w, _numbers("x", rows, problem.columns)) for rows in given.MANY)
 
 
@@ -105,7 +108,7 @@ def _matvec(problem: Problem) -> tuple[Array, ...]:
     w, columns = _weights(problem), problem.columns
     source, _, then = problem.mode.partition(" ")
     if source == "experts":
-        return _experts(w, then)
+        return _experts(w, then, given.CHOSEN)
     if source == "x":
         y = twins.linear(w, _numbers("x", given.FEW, columns))
         return (twins.geglu(y) if then else y,)
@@ -122,11 +125,11 @@ def _matvec(problem: Problem) -> tuple[Array, ...]:
     return twins.gated(y, side) if then == "ple" else y, v
 
 
-def _experts(w: Array, then: str) -> tuple[Array, ...]:
-    columns, shape = w.shape[1], (given.FEW, given.SLOTS)
+def _experts(w: Array, then: str, experts: Sequence[int]) -> tuple[Array, ...]:
+    columns, shape = w.shape[1], (len(experts) // given.SLOTS, given.SLOTS)
     weights = _numbers("weights", *shape) if then == "weighted" else None
     x = _numbers("x", *(shape if then == "weighted" else shape[:1]), columns)
-    chosen = np.array(given.CHOSEN).reshape(shape)
+    chosen = np.array(experts).reshape(shape)
     y = twins.experts(w.reshape(given.EXPERTS, -1, columns), x, chosen, weights)
     return (twins.geglu(y) if then == "geglu" else y,)
 
@@ -213,7 +216,7 @@ def _attention(problem: Problem) -> tuple[Array, ...]:
     )
     ring, window = (given.DEPTH // 2, given.WINDOW) if sliding else (1 << 31, 0)
     seen = [Row(used, position, 0, sees) for used, position, sees in rows]
-    return (twins.attention(q, keys, values, seen, window, ring),) * 2
+    return (twins.attention(q, keys, values, seen, window, ring),) * (2 if "sliding" in problem.mode else 3)
 
 
 # -- sampling

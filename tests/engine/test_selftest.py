@@ -180,6 +180,8 @@ BROKEN = [
     ("tiny-26b-a4b-F16", "experts_join", "routed", "slot < params.slots", "slot + 1u < params.slots"),
     ("tiny-26b-a4b-F16", "route", "route", "weights[at] / total * expert_scale", "weights[at] * expert_scale"),
     ("tiny-26b-a4b-F16", "matvec", "matvec", "result *= weights[at];", ""),
+    ("tiny-26b-a4b-F16", "tile", "tile", "pair{{j}} / params.share", "pair{{j}} / 2u"),
+    ("tiny-26b-a4b-F16", "group", "group", "var at = start + sums.x;", "var at = start;"),
 ]
 
 

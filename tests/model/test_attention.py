@@ -8,7 +8,6 @@ import pytest
 from fake_device import FakeDevice
 from wgemma.gpu.device import DEFAULT_LIMITS
 from wgemma.gpu.shaders import load_shader
-from wgemma.model import attention
 from wgemma.model.attention import few_shape, heads_together, keys_at_a_time, splits_of
 from wgemma.model.config import LayerConfig
 
@@ -49,10 +48,10 @@ def test_a_turn_leaves_no_thread_without_words_or_keys(head: int, f16: bool) -> 
     assert form["VALUES"] * form["THREADS"] // words == keys_at_a_time(form)
 
 
-def test_a_history_is_cut_into_pieces_of_a_turn_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_is_cut_into_pieces_of_a_turn_at_least_and_a_window_always_alike() -> None:
     layer = LayerConfig(0, True, 512, 8, 1, 256, None, True, 10_000.0, 128, False, 64, False)
     full = replace(layer, sliding=False, window=None)
     assert [splits_of(full, depth, 64) for depth in (64, 256, 4096, 131_072)] == [1, 4, 64, 64]
-    monkeypatch.setattr(attention, "SLIDING_SPLITS", 4)
-    assert [splits_of(layer, depth, 128) for depth in (128, 256, 512, 131_072)] == [1, 2, 4, 4]
+    assert [splits_of(layer, depth, 128) for depth in (128, 512, 131_072)] == [4, 4, 4]
+    assert splits_of(replace(layer, window=200), 4096, 128) == 2
     assert splits_of(replace(layer, window=1024), 131_072, 128) == 4

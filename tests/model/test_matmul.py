@@ -1,4 +1,4 @@
-"""Products with a matrix: exact ones, and fast ones where the device has f16."""
+"""Products with a matrix: exact ones, and fast ones where the device has subgroups and f16."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F16, F32, Lab, framed, relative_error
 
 
-def error(device: NativeDevice, precision: Precision, rows: int) -> float:
+def error(device: NativeDevice, precision: Precision, rows: int, *, whole: bool = False) -> float:
     """How far the products of so many rows are off."""
     with Lab(device, rows) as lab:
         matrix, w = lab.weights("Q4_0", 70, 288)
         x, y = lab.normal(rows, 288), lab.out(rows * 70)
         tape = Tape(device, "test")
-        Matmuls(device, EPS, precision).linear(tape, matrix, rows, lab.put(x), Result(y))
+        Matmuls(device, EPS, precision).linear(tape, matrix, rows, lab.put(x), Result(y, whole=whole))
         tape.program().replay()
         tape.free()
         return relative_error(lab.read(y), framed(twins.linear(w, x)))
@@ -28,9 +28,14 @@ def test_fast_products_of_many_rows_are_rounded_and_no_worse(gpu: NativeDevice, 
         assert F32 < error(gpu, "fast", rows) <= F16
 
 
-def test_few_rows_and_devices_without_f16_are_exact_all_the_same(gpu: NativeDevice, floor: NativeDevice) -> None:
-    assert error(gpu, "fast", 3) <= F32
-    assert error(floor, "fast", 40) <= F32
+def test_fast_products_of_a_few_rows_have_inputs_of_eight_bits(gpu: NativeDevice) -> None:
+    assert F16 < error(gpu, "fast", 3) < 0.01
+    assert error(gpu, "fast", 3, whole=True) <= F32
+
+
+def test_devices_without_features_are_exact_all_the_same(floor: NativeDevice) -> None:
+    for rows in (3, 40):
+        assert error(floor, "fast", rows) <= F32
 
 
 @pytest.mark.parametrize(("rows", "tall"), [(9, 32), (32, 32), (33, 64), (64, 64), (65, 128), (300, 128)])

@@ -23,6 +23,7 @@ from operator import mul
 from wgemma.engine.sampling import Sampling
 from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
+from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
 
@@ -33,6 +34,7 @@ FEW = 3  # rows of activations, for matvec.wgsl
 MANY = (30, 129)  # and for both forms of tile.wgsl: less than a flat tile is high, and more than a tall one
 EXPERTS, SLOTS = 7, 3  # experts of ten rows, and how many of them a row goes to
 CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
+CROWDED = (6, 0, 3, 2, 6, 1, 0, 4, 6)  # by turns those of MANY[1] rows: more for one than go together, none for another
 TOKENS = (3, 69, 0)
 PICKED = 2  # the row whose logits the head makes
 SCALE, EPS, CAP = 0.75, 1e-6, 4.0
@@ -155,6 +157,12 @@ def cached(label: str, count: int, kv: str) -> bytes:
     return raw if kv == "f16" else array("f", struct.unpack(f"<{count}e", raw)).tobytes()
 
 
+def crowded() -> list[int]:
+    """The experts of MANY[1] rows: [rows, SLOTS]."""
+    count = MANY[1] * SLOTS
+    return (list(CROWDED) * -(-count // len(CROWDED)))[:count]
+
+
 def logits() -> "array[float]":
     """Only tokens below 256 are likely."""
     return array(
@@ -185,13 +193,16 @@ class Problem:
     def answer(self) -> str:
         """The name of its answer, which is the same for many widths."""
         period = period_of(self.columns) if self.columns else 0
-        return " ".join(str(part) for part in (self.kernel, self.mode, self.kind, period, self.head) if part)
+        mode, head = ("x", 0) if self.mode == "joined" else (self.mode, self.head)
+        return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
 
     @property
     def kernels(self) -> set[str]:
         """Who may be to blame when it is wrong."""
         if self.kernel == "attention":
-            return {"attention", "attention_few", "attention_join"}
+            return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
+        if self.kernel == "tile" and self.mode:
+            return {"tile", "group"}
         if self.kernel == "sample":
             return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
         return {self.kernel}
@@ -206,6 +217,7 @@ _MODES = {
     "ffn_gate_up_exps": "experts geglu",
     "ffn_down_exps": "experts weighted",
 }
+TILE_MODES = ("", "experts", "experts weighted")
 MATVEC_MODES = (*sorted({*_MODES.values()}), "experts", "norm geglu", "x geglu")
 
 
@@ -231,7 +243,7 @@ def layer_mode(layer: LayerConfig) -> str:
 
 
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
-    narrowest: dict[str, int] = {}  # by type: a tile is one pipeline whatever the width
+    narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
     for name, tensor in tensors.items():
         part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
         if part in ("token_embd", "per_layer_token_embd"):
@@ -242,13 +254,17 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             alike, experts = tensors[other].type == tensor.type, part.endswith("_exps")
             mode = "experts" if experts else "x" if config.expert_count else "norm"
             mode += " geglu" if alike else ""
-            if not (experts and alike):
-                yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
-        if mode:
+            yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
+        if part == "ffn_gate_up_exps":
+            yield Problem("activate", "GEGLU")
+        if part == "attn_output" and in_pieces(layer := config.layers[int(name.split(".")[1])]):
+            yield Problem("matvec", "joined", tensor.type, columns, layer.head_dim)
+        elif mode:
             yield Problem("matvec", mode, tensor.type, columns)
-        if mode and mode != "head" and "experts" not in mode:
-            narrowest[tensor.type] = min(columns, narrowest.get(tensor.type, columns))
-    yield from (Problem("tile", "", kind, columns) for kind, columns in narrowest.items())
+        if mode and mode != "head":
+            key = (mode.removesuffix(" geglu") if "experts" in mode else "", tensor.type)
+            narrowest[key] = min(columns, narrowest.get(key, columns))
+    yield from (Problem("tile", mode, kind, columns) for (mode, kind), columns in narrowest.items())
 
 
 @cache

@@ -19,11 +19,11 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.sources import MemorySource
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
-from wgemma.model.attention import DEEP, SPLITS, look, store
+from wgemma.model.attention import SPLITS, look, store
 from wgemma.model.cache import Cache, Segment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
-from wgemma.model.matmul import THREADS, Residual, Result
+from wgemma.model.matmul import MOST_JOINED, THREADS, Groups, Joined, Residual, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -195,7 +195,10 @@ class Trial:
             return
         matrix, rows, columns = self._matrices[problem.kind, problem.columns], given.FEW, problem.columns
         share = 1 / given.periods_of(columns)
-        residual = None if source == "x" else self._residual(columns, share, norm=source != "sum")
+        if source == "joined" and self.matmuls.joins(matrix, rows, columns // problem.head, MOST_JOINED):
+            self._joined(problem, share)
+            return
+        residual = None if source in ("x", "joined") else self._residual(columns, share, norm=source != "sum")
         x = residual or self._repeat("x", rows, columns, share)
         y = self._buffer(4 * given.ROWS * (1 if source == "head" else rows) // (2 if then == "geglu" else 1))
         if residual and source == "head":
@@ -214,6 +217,20 @@ class Trial:
         if residual:
             self._keep(problem, residual.h_out, columns=columns, scale=share if source == "sum" else 1.0)
 
+    def _joined(self, problem: Problem, share: float) -> None:
+        """Pieces that are all alike, and so is what they make together."""
+        matrix, heads = self._matrices[problem.kind, problem.columns], problem.columns // problem.head
+        values = given.numbers("x", given.FEW * given.period_of(problem.columns))
+        x = given.repeated(values, problem.columns, (share,))
+        pieces = array("f")
+        for first in range(0, len(x), problem.head):
+            pieces.extend(x[first : first + problem.head] * MOST_JOINED)
+        pieces.extend((0.0, 1.0) * (given.FEW * heads * MOST_JOINED))
+        y = self._buffer(4 * given.ROWS * given.FEW)
+        joined = Joined(self._upload(pieces.tobytes()), heads, problem.head, MOST_JOINED)
+        self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y))
+        self._keep(problem, y)
+
     def _experts(self, problem: Problem, then: str) -> None:
         matrix, each = self._matrices[problem.kind, problem.columns], given.FEW * given.SLOTS
         share = 1 / given.periods_of(problem.columns)
@@ -226,12 +243,29 @@ class Trial:
         self._keep(problem, y)
 
     def _tile(self, problem: Problem) -> None:
+        if problem.mode:
+            self._crowd(problem)
+            return
         matrix = self._matrices[problem.kind, problem.columns]
         for rows in given.MANY:
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)
             self.matmuls.linear(self.tape, matrix, rows, x, Result(y))
             self._keep(problem, y)
+
+    def _crowd(self, problem: Problem) -> None:
+        """Many rows that go to few experts."""
+        matrix, rows = self._matrices[problem.kind, problem.columns], given.MANY[1]
+        grid, each, weighted = (rows, given.SLOTS, given.EXPERTS), rows * given.SLOTS, "weighted" in problem.mode
+        share = 1 / given.periods_of(problem.columns)
+        x = self._repeat("x", each if weighted else rows, problem.columns, share)
+        y = self._buffer(4 * each * given.ROWS // given.EXPERTS)
+        weights = self._put("weights", each) if weighted else None
+        chosen = self._words(*given.crowded())
+        groups = Groups(self._buffer(4 * each), self._buffer(16 * Groups.count(*grid)))
+        together = self.matmuls.group(self.tape, grid, chosen, groups)
+        self.matmuls.experts(self.tape, matrix, grid, x, y, chosen, weights=weights, groups=together)
+        self._keep(problem, y)
 
     def _norm(self, problem: Problem) -> None:
         columns = problem.columns
@@ -323,10 +357,15 @@ class Trial:
         looking = given.LOOKING["sliding" if layer.config.sliding else "full"]
         rows = self._rows(looking)
         size = 4 * len(looking) * given.HEADS * problem.head
-        for depth, most in ((given.DEPTH, SPLITS), (DEEP, 1)):  # pieces of a turn each, and one piece of many turns
-            p = Pass(self.tape, len(looking), rows, cache, depth)
+        # One piece of many turns; and pieces of a turn each, if somebody but the next product puts them together.
+        for most in (1,) if layer.config.sliding else (1, SPLITS):
+            p = Pass(self.tape, len(looking), rows, cache, given.DEPTH)
             look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
             self._keep(problem, self.decoder.scratch["attended"], size=size)
+        # So many rows that they go together.
+        p = Pass(self.tape, 3 * len(looking), self._rows(looking * 3), cache, given.DEPTH)
+        look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
+        self._keep(problem, self.decoder.scratch["attended"], size=size)
 
     def _sample(self, problem: Problem) -> None:
         rows, history = self._words(1, given.POSITION - 1, 0, 0), self._buffer(4 * given.VOCAB)

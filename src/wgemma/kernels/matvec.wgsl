@@ -5,7 +5,7 @@
 // for one r, and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as
 // a WHOLE, once, where it fits, else {{LANES}} · {{DEPTH}} blocks at a time.
 //
-//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); JOIN: from what SPLITS splits of a
+//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); JOIN: from what up to four splits of a
 //                          history gave, `partial` as attention_few.wgsl leaves it; else x [R, K]
 //   y [R, y_stride]        written from y_offset on; what is written:
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
@@ -35,6 +35,7 @@ struct Params {
   experts: u32,   // in this part
 //#if JOIN
   heads: u32,
+  splits: u32,
   ends: u32,      // where the pairs of (max, sum) begin in `partial`, in vectors of four
 //#endif
 //#if LOW
@@ -196,12 +197,12 @@ fn lay_out(start: u32, thread: u32) {
 //#else
 //#if JOIN
 const HEAD_QUADS = {{HEAD}}u / 4u;
-var<workgroup> factors: array<f32, 256>;  // of every head's splits
+var<workgroup> factors: array<f32, 256>;  // of every head's four splits
 
 // What split s found of vector i.
 fn found(row: u32, i: u32, s: u32) -> vec4<f32> {
-  if (i >= params.blocks * 8u) { return vec4<f32>(); }
-  return partial[((row * params.heads + i / HEAD_QUADS) * {{SPLITS}}u + s) * HEAD_QUADS + i % HEAD_QUADS];
+  if (i >= params.blocks * 8u || s >= params.splits) { return vec4<f32>(); }
+  return partial[((row * params.heads + i / HEAD_QUADS) * params.splits + s) * HEAD_QUADS + i % HEAD_QUADS];
 }
 
 // (max, sum) of a split.
@@ -210,22 +211,21 @@ fn end_of(which: u32) -> vec2<f32> {
   return select(two.xy, two.zw, which % 2u == 1u);
 }
 
-// How much of every split goes into its head's result. heads · splits ≤ 256.
+// How much of every split goes into its head's result. heads · 4 ≤ 256.
 fn weigh(row: u32, thread: u32) {
-  if (thread < params.heads * {{SPLITS}}u) {
-    let first = row * params.heads * {{SPLITS}}u + thread / {{SPLITS}}u * {{SPLITS}}u;
-//#for s in SPLITS
-    let end{{s}} = end_of(first + {{s}}u);
+  let head = thread / 4u;
+  if (head < params.heads) {
+    let first = (row * params.heads + head) * params.splits;
+    let last = params.splits - 1u;
+//#for s in 4
+    let end{{s}} = end_of(first + min({{s}}u, last));
 //#endfor
-    var highest = end0.x;
-//#for s in SPLITS
-    highest = max(highest, end{{s}}.x);
-//#endfor
+    let highest = max(max(end0.x, end1.x), max(end2.x, end3.x));
     var total = 0.0;
-//#for s in SPLITS
-    total += exp(end{{s}}.x - highest) * end{{s}}.y;
+//#for s in 4
+    if ({{s}}u <= last) { total += exp(end{{s}}.x - highest) * end{{s}}.y; }
 //#endfor
-    factors[thread] = exp(end_of(first + thread % {{SPLITS}}u).x - highest) / max(total, 1.0e-37);
+    factors[thread] = exp(end_of(first + min(thread % 4u, last)).x - highest) / max(total, 1.0e-37);
   }
   workgroupBarrier();
 }
@@ -276,19 +276,19 @@ fn main(
 //#if JOIN
 //#for j in SPAN
   let i{{j}} = 2u * (thread + {{j}}u * 256u);
-//#for s in SPLITS
+//#for s in 4
   let near{{j}}_{{s}} = found(input_row, i{{j}}, {{s}}u);
   let far{{j}}_{{s}} = found(input_row, i{{j}} + 1u, {{s}}u);
 //#endfor
 //#endfor
   weigh(input_row, thread);
 //#for j in SPAN
-  let own{{j}} = min(i{{j}} / HEAD_QUADS * {{SPLITS}}u, 256u - {{SPLITS}}u);
+  let first{{j}} = min(i{{j}} / HEAD_QUADS * 4u, 252u);
   var near{{j}} = vec4<f32>();
   var far{{j}} = vec4<f32>();
-//#for s in SPLITS
-  near{{j}} += factors[own{{j}} + {{s}}u] * near{{j}}_{{s}};
-  far{{j}} += factors[own{{j}} + {{s}}u] * far{{j}}_{{s}};
+//#for s in 4
+  near{{j}} += factors[first{{j}} + {{s}}u] * near{{j}}_{{s}};
+  far{{j}} += factors[first{{j}} + {{s}}u] * far{{j}}_{{s}};
 //#endfor
 //#endfor
 //#else

@@ -9,8 +9,11 @@
 //   CLIPPED  clamp(Σ_k W[n, k] · clamp(x[r, k]) + bias[n]); bias [·] from `first` on, only with BIAS. K may end within
 //            its last block of 32: the weights there are zeros
 //   HALF     the tiles are f16, and so are sums of 32 products: x and 32 products together stay below 65504
+//   EXPERTS  rows of y are pairs of a row and an expert with N rows of W of its own; group.y is one of the `tiles` that
+//            group.wgsl made of them, with up to ROWS pairs from `order`. x is [R / share, K]: pair p has row p / share.
+//   WEIGHTED y · weights[r]
 //
-// Grid: (N / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4), 64, or 128 where workgroup
+// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4), 64, or 128 where workgroup
 // memory has room.
 
 struct Params {
@@ -29,6 +32,11 @@ struct Params {
 //#else
   cap: f32,
 //#endif
+//#if EXPERTS
+  share: u32,
+  first_expert: u32,
+  experts: u32,  // in this part
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#include block
@@ -39,6 +47,13 @@ struct Params {
 //#endif
 //#if SCALE
 @group(0) @binding(5) var<storage, read> side: array<f32>;
+//#endif
+//#if EXPERTS
+@group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>;
+@group(0) @binding(7) var<storage, read> order: array<u32>;
+//#endif
+//#if WEIGHTED
+@group(0) @binding(8) var<storage, read> weights: array<f32>;
 //#endif
 //#if SOFTCAP
 //#include softcap
@@ -68,11 +83,10 @@ fn put_w(row: u32, raw: Raw) {
   w_tile[place(row, 7u)] = Quad(w.h);
 }
 
-// Rows past the end are computed as the last one, and not written.
 //#if CLIPPED
 fn get_x(r: u32, quad: u32) -> vec4<f32> {
   if (quad >= params.x_quads) { return vec4<f32>(); }
-  return x[min(r, params.rows - 1u) * params.x_quads + quad];
+  return x[r * params.x_quads + quad];
 }
 
 fn put_x(at: u32, part: vec4<f32>) {
@@ -80,7 +94,7 @@ fn put_x(at: u32, part: vec4<f32>) {
 }
 //#else
 fn get_x(r: u32, quad: u32) -> vec4<f32> {
-  return x[min(r, params.rows - 1u) * params.blocks * 8u + quad];
+  return x[r * params.blocks * 8u + quad];
 }
 
 fn put_x(at: u32, part: vec4<f32>) {
@@ -97,15 +111,32 @@ fn columns_of_w(at: u32) -> Square {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let column = thread % 8u;  // columns column, column + 8, … of the tile
   let row = thread / 8u;     // rows row, row + STEP, … of the tile
-  let r = group.y * {{ROWS}}u + row;
   let n = group.x * 64u + column;
+  var first_w = 0u;
+  // Rows past the end are computed as the last one, and not written.
+//#if EXPERTS
+  let tile = tiles[group.y];
+  let expert = tile.x - params.first_expert;
+  if (tile.z == 0u || expert >= params.experts) { return; }
+  first_w = expert * params.n;
+//#for j in EACH
+  let pair{{j}} = order[tile.y + min(row + {{j}}u * STEP, tile.z - 1u)];
+  let from{{j}} = pair{{j}} / params.share;
+  let r{{j}} = select(params.rows, pair{{j}}, (row + {{j}}u * STEP) < tile.z);
+//#endfor
+//#else
+//#for j in EACH
+  let r{{j}} = group.y * {{ROWS}}u + row + {{j}}u * STEP;
+  let from{{j}} = min(r{{j}}, params.rows - 1u);
+//#endfor
+//#endif
   // What the thread fetches: a row of W, and vector `column` of every block of its rows of x.
-  let own_w = min(group.x * 64u + thread, params.n - 1u);
+  let own_w = first_w + min(group.x * 64u + thread, params.n - 1u);
   let own_x = place(row, column);
   var raw: Raw;
   if (thread < 64u) { raw = fetch(own_w, 0u); }
 //#for j in EACH
-  var x{{j}} = get_x(r + {{j}}u * STEP, column);
+  var x{{j}} = get_x(from{{j}}, column);
   var t{{j}} = Totals();
 //#endfor
   for (var block = 0u; block < params.blocks; block++) {
@@ -119,7 +150,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (next < params.blocks) {
       if (thread < 64u) { raw = fetch(own_w, next); }
 //#for j in EACH
-      x{{j}} = get_x(r + {{j}}u * STEP, next * 8u + column);
+      x{{j}} = get_x(from{{j}}, next * 8u + column);
 //#endfor
     }
 //#for j in EACH
@@ -139,7 +170,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endfor
   }
 //#for j in EACH
-  store(r + {{j}}u * STEP, n, t{{j}}.near, t{{j}}.far);
+  store(r{{j}}, n, t{{j}}.near, t{{j}}.far);
 //#endfor
 }
 
@@ -165,6 +196,9 @@ fn store_one(r: u32, n: u32, sum: f32) {
 //#endif
 //#if SCALE
   result *= side[n];
+//#endif
+//#if WEIGHTED
+  result *= weights[r];
 //#endif
   y[r * params.y_stride + params.y_offset + n] = result;
 }

@@ -1,12 +1,13 @@
 """How rows meet the cache, recorded: their keys and values go in, and what their queries find comes out.
 
 Few rows cut their history into splits, so that a large GPU has work for all of it (attention_few.wgsl), and put the
-pieces together afterwards (attention_join.wgsl); many rows are work enough.
+pieces together afterwards (attention_join.wgsl); many rows go together (attention_tile.py).
 """
 
 from typing import TYPE_CHECKING, Any
 
 from wgemma.gpu.device import Binding, Device
+from wgemma.model import attention_tile
 from wgemma.model.cache import Segment
 from wgemma.model.config import LayerConfig
 from wgemma.model.matmul import FEW, THREADS
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from wgemma.model.decoder import Pass, Scratch
 
 SPLITS = 64  # a row's history is cut into at most so many pieces
-SLIDING_SPLITS = 1  # and a window into at most so many
+SLIDING_SPLITS = 4  # and a window into at most so many, which the next product puts together itself
 DEEP = 4096  # from this depth on heads that share their keys read them together
 SHARE = 8  # lanes that share a key at least, where it has so many words: neighbours read a line of memory
 EACH = 4  # words of a key that a lane reads at most
@@ -59,6 +60,11 @@ def look(
     """What the rows' queries find in the cache goes to `attended`. Without `join` it stays in `partial` where it is in
     several pieces: gives back how many are left there, or 0. `most` bounds their number."""
     config, device = layer.config, p.tape.device
+    if (p.rows > FEW or p.cache.packed) and attention_tile.fits(device, config.head_dim):
+        splits = attention_tile.look(p, weights, scratch, layer, segments, most)
+        if splits > 1:
+            put_together(p, scratch, config, splits)
+        return 0
     f16 = p.cache.kv == "f16"
     few = p.rows <= FEW and not device.compact and not p.cache.packed
     form = few_form(device, config, p.depth, f16=f16) if few else many_form(device, f16=f16)
@@ -111,10 +117,16 @@ def slices(head: int) -> int:
 
 
 def splits_of(config: LayerConfig, depth: int, keys: int) -> int:
-    """Pieces of a history of at most `depth`, each worth a turn of so many keys."""
+    """Pieces of a history of at most `depth`, each worth a turn of so many keys; a window has as many however deep."""
     if config.sliding:
-        return min(SLIDING_SPLITS, -(-min(depth, config.window or 0) // keys))
+        return min(SLIDING_SPLITS, -(-(config.window or 0) // keys))
     return min(SPLITS, -(-depth // keys))
+
+
+def in_pieces(config: LayerConfig) -> bool:
+    """Whether a few rows find a window of this layer in several pieces."""
+    form = few_shape(config.head_dim, 1, 1, f16=True)
+    return config.sliding and splits_of(config, 0, keys_at_a_time(form)) > 1
 
 
 def keys_at_a_time(form: dict[str, Any]) -> int:

@@ -73,24 +73,27 @@ def split_of(keys: int, splits: int) -> int:
     return -(-keys // (splits * KEYS)) * KEYS
 
 
-def partial_room(config: LayerConfig, rows: int) -> int:
+def partial_room(device: Device, config: LayerConfig, rows: int) -> int:
     """Numbers that `partial` has for all the splits that passes of up to so many rows would like."""
-    pieces = max(rows * config.heads, min(MOST_SPLITS * rows * config.heads, QUERIES * FULL_GRID))
+    pieces = most = rows * config.heads
+    if fits(device, config.head_dim):
+        pieces = max(most, min(MOST_SPLITS * most, QUERIES * FULL_GRID))
     return pieces * (config.head_dim + 2)
 
 
-def look(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, segments: list[Segment]) -> int:
-    """What the rows' queries find in the cache goes to `attended`. Gives back in how many pieces it is: if they are
-    several they lie in `partial`, for attention_join.wgsl."""
+def look(
+    p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, segments: list[Segment], most: int = MOST_SPLITS
+) -> int:
+    """What the rows' queries find in the cache goes to `attended`. Gives back in how many pieces it is, at most `most`:
+    if they are several they lie in `partial`, for attention_join.wgsl."""
     config, attended, partial = layer.config, scratch["attended"], scratch["partial"]
     _make_queries(p, weights, scratch, layer)
     reach = min(p.depth, config.window + QUERIES) if config.window else p.depth
     room = partial.size // (4 * p.rows * config.heads * (config.head_dim + 2))
-    splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, MOST_SPLITS))
+    splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))
     constants = {
         **tile_form(p.tape.device, config.head_dim, f16=p.cache.kv == "f16"),
-        **({"PACKED": True} if p.cache.packed else {}),
-        **({"CARRIED": True} if splits > 1 or len(segments) > 1 else {}),
+        "PACKED" if p.cache.packed else "CARRIED": True,
     }
     for i, segment in enumerate(segments):
         keys = reach if config.sliding else min(segment.count, p.depth - segment.first)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Tape
+from wgemma.model import experts
 from wgemma.model.adapters import Low, Lows, Table
-from wgemma.model.attention import SPLITS, look, store
+from wgemma.model.attention import SPLITS, look, put_together, store
+from wgemma.model.attention_tile import partial_room
 from wgemma.model.cache import PAGE, Places
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import FEW, THREADS, Input, Matmuls, Precision, Residual, Result
+from wgemma.model.matmul import FEW, Input, Joined, Matmuls, Precision, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
@@ -73,7 +75,7 @@ class Scratch:
 
     def __init__(self, device: Device, weights: TextWeights, rows: int, step: int, z: int = 0) -> None:
         config = weights.config
-        d, slots = config.width, config.experts_used
+        d = config.width
         layers = config.layers
         heads = max(layer.heads * layer.head_dim for layer in layers)
         wide = max(2 * layer.ffn_width for layer in layers)
@@ -87,7 +89,7 @@ class Scratch:
             "x": 3 * (rows + 1) * d if config.expert_count else rows * d,
             "qkv": rows * max(layer.attention.width for layer in weights.layers),
             "attended": rows * heads,
-            "partial": max(rows * states, few * SPLITS * states),
+            "partial": max(few * SPLITS * states, *(partial_room(device, layer, rows) for layer in layers)),
             "wide": min(rows, step) * wide,
             "act": rows * wide // 2,
         }
@@ -96,15 +98,7 @@ class Scratch:
             sizes |= {"table": rows * columns, "projected": rows * columns, "ple": rows * columns}
             sizes |= {"gated": rows * config.ple_dim}
         if config.expert_count:
-            sizes |= {
-                "dense": rows * d,
-                "scores": rows * config.expert_count,
-                "chosen": rows * slots,
-                "weights": rows * slots,
-                "expert_wide": rows * slots * 2 * config.expert_width,
-                "expert_act": rows * slots * config.expert_width,
-                "routed": rows * slots * d,
-            }
+            sizes |= experts.room(config, rows)
         if z:
             sizes["z"] = rows * z
         self.rows = rows
@@ -340,9 +334,21 @@ class Decoder:
             nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
             near = [segment for segment in segments if segment.first + segment.count > nearest]
             store(p, self.weights, scratch, layer, near)
-        look(p, self.weights, scratch, layer, segments)
-        self._linear(p, layer, "o", attention.output, scratch["attended"], Result(scratch["attention o"]))
+        pieces = look(p, self.weights, scratch, layer, segments, join=False)
+        self._put_out(p, layer, pieces)
         stream.pending = scratch["attention o"]
+
+    def _put_out(self, p: Pass, layer: Layer, pieces: int) -> None:
+        """The output projection of what was found, which may lie in several pieces."""
+        config, matrix, result = layer.config, layer.attention.output, Result(self.scratch["attention o"], whole=True)
+        bare = config.sliding and p.low(layer, "o") is None
+        if pieces and bare and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
+            joined = Joined(self.scratch["partial"], config.heads, config.head_dim, pieces)
+            self.matmuls.joined(p.tape, matrix, p.rows, joined, result)
+            return
+        if pieces:
+            put_together(p, self.scratch, config, pieces)
+        self._linear(p, layer, "o", matrix, self.scratch["attended"], result)
 
     # -- feed-forward
 
@@ -380,63 +386,15 @@ class Decoder:
             self.matmuls.linear(tape, matrix, rows, source, result)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
 
-    def _feed_experts(self, p: Pass, layer: Layer, experts: Experts, stream: Stream) -> None:
+    def _feed_experts(self, p: Pass, layer: Layer, asked: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config
-        blocks, padded = config.width // 32, p.rows + p.rows % 2
-        bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
-        bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
-        p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), {"THREADS": THREADS})
-        stream.advance()
-        section = 4 * padded * config.width
-        dense, inner, router = (Span(scratch["ffn x"], i * section, section) for i in range(3))
+        dense, inner, router = experts.inputs(p, config, scratch, asked, stream)
         self._geglu(p, layer, dense, scratch["act"])
         self._linear(p, layer, "down", layer.ffn.down, scratch["act"], Result(scratch["dense"]))
-        self.matmuls.linear(p.tape, experts.router, p.rows, router, Result(scratch["scores"]))
-        bindings = {"scores": scratch["scores"], "expert_scale": experts.scale}
-        bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
-        p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))
-        self._ask_experts(p, layer, experts, inner)
-        bindings = {"dense": scratch["dense"], "routed": scratch["routed"]}
-        bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
-        p.tape.run("experts_join", [p.rows], bindings, (blocks, config.experts_used, config.eps), {"THREADS": THREADS})
+        experts.route(p, self.matmuls, config, scratch, asked, router)
+        experts.ask(p, self.matmuls, config, scratch, layer, asked, inner, keeps=self.keeps)
+        experts.join(p, config, scratch, asked)
         stream.pending = scratch["ffn o"]
-
-    def _ask_experts(self, p: Pass, layer: Layer, experts: Experts, source: Binding) -> None:
-        """Each row's chosen experts, weighted: to `routed`."""
-        scratch, config, matmuls = self.scratch, self.config, self.matmuls
-        chosen, act = scratch["chosen"], scratch["expert_act"]
-        width, slots = config.expert_width, config.experts_used
-        grid = (p.rows, slots, config.expert_count)
-        low = p.low(layer, "expert_gate_up")
-        if len(experts.gate_up) == 1 and not self.keeps and low is None:
-            matmuls.experts(p.tape, experts.gate_up[0], grid, source, act, chosen, geglu=True)
-        elif len(experts.gate_up) == 1:
-            matmuls.experts(p.tape, experts.gate_up[0], grid, source, scratch["expert_wide"], chosen)
-            self._add_to_experts(p, low, source, scratch["expert_wide"])
-            wide: dict[str, Binding] = {"x": scratch["expert_wide"], "y": act}
-            p.tape.run("activate", [-(-width // 256), p.rows * slots], wide, (width, 0, 0), {"GEGLU": True})
-        else:  # two types: gate, up, then their product
-            half = -(-4 * p.rows * slots * width // 256) * 256
-            gate, up = (Span(scratch["expert_wide"], i * half, half) for i in (0, 1))
-            for matrix, y, name in zip(experts.gate_up, (gate, up), ("gate", "up"), strict=True):
-                matmuls.experts(p.tape, matrix, grid, source, y, chosen)
-                self._add_to_experts(p, p.low(layer, f"expert_{name}"), source, y)
-            bindings: dict[str, Binding] = {"x": gate, "side": up, "y": act}
-            p.tape.run("activate", [-(-width // 256), p.rows * slots], bindings, (width, width, 0), {"SIDE": True})
-        matmuls.experts(p.tape, experts.down, grid, act, scratch["routed"], chosen, weights=scratch["weights"])
-        self._add_to_experts(p, p.low(layer, "expert_down"), act, scratch["routed"], weights=scratch["weights"])
-
-    def _add_to_experts(
-        self, p: Pass, low: Low | None, source: Binding, y: Binding, weights: Buffer | None = None
-    ) -> None:
-        """What adapters add to the chosen experts' results, if there are any."""
-        if low is None:
-            return
-        slots, z, chosen = self.config.experts_used, self.scratch["z experts"], self.scratch["chosen"]
-        self.matmuls.experts(p.tape, low.a, (p.rows, slots, low.experts), source, z, chosen, weights=weights)
-        bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": chosen, "y": y}
-        params = (low.width, slots, low.rank, low.columns, int(low.interleaved))
-        p.tape.run("low_experts", [-(-low.width // 64), p.rows, slots], bindings, params)
 
 
 def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:

@@ -9,7 +9,7 @@ from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.tape import Number, Tape
-from wgemma.model.matmul import Matmuls, Residual, Result
+from wgemma.model.matmul import Groups, Matmuls, Residual, Result
 from wgemma.model.weights import Matrix
 
 
@@ -25,6 +25,9 @@ class DirectMatmuls(Matmuls):
             x = self.project(tape, result.low, count, x, result.z)
         self.linear(tape, matrix, count, x, result)
 
+    def group(self, tape: Tape, grid: tuple[int, int, int], chosen: Buffer, groups: Groups) -> None:
+        return None
+
     def experts(
         self,
         tape: Tape,
@@ -36,6 +39,7 @@ class DirectMatmuls(Matmuls):
         *,
         geglu: bool = False,
         weights: Buffer | None = None,
+        groups: Groups | None = None,
     ) -> None:
         rows, slots, experts = grid
         each = matrix.rows // experts

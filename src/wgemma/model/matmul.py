@@ -21,6 +21,8 @@ ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
 IN_FLIGHT = 72  # words of them that it has asked for, at most
 RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 MOST_JOINED = 4  # splits of a history that it puts together on the way
+CROWD = 4  # from so many rows per expert on, on average, they go together
+TALL = 32  # rows of one expert that tile.wgsl does together
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,23 @@ class Joined:
     splits: int
 
     def constants(self) -> dict[str, Any]:
-        return {"JOIN": True, "HEAD": self.head, "SPLITS": self.splits}
+        return {"JOIN": True, "HEAD": self.head}
 
-    def params(self, rows: int) -> tuple[int, int]:
-        return self.heads, rows * self.heads * self.splits * self.head // 4
+    def params(self, rows: int) -> tuple[int, int, int]:
+        return self.heads, self.splits, rows * self.heads * self.splits * self.head // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Many rows by the experts they go to: pairs of a row and a slot, in order and in tiles (kernels/group.wgsl)."""
+
+    order: Buffer
+    tiles: Buffer
+
+    @staticmethod
+    def count(rows: int, slots: int, experts: int) -> int:
+        """How many tiles there are, however the rows choose."""
+        return rows * slots // TALL + experts
 
 
 Input: TypeAlias = Residual | Binding
@@ -70,6 +85,7 @@ class Result:
     SCALE    yₙ · side[n], many rows only
 
     Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
+    A fast product of a few rows rounds its input to eight bits unless the result is to be `whole`.
     """
 
     y: Binding
@@ -84,6 +100,7 @@ class Result:
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
+    whole: bool = False
 
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
@@ -121,8 +138,8 @@ class Matmuls:
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
         """Whether the product with this matrix can put its input together itself."""
-        fits = rows <= self.few and splits <= MOST_JOINED and heads * splits <= THREADS
-        return fits and bool(matvec_form(self.device, matrix, quick=self.quick)["WHOLE"])
+        fits = rows <= self.few and splits <= MOST_JOINED and heads * MOST_JOINED <= THREADS
+        return fits and bool(matvec_form(self.device, matrix)["WHOLE"])
 
     def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
         """The product of a few rows that have yet to be put together."""
@@ -140,13 +157,14 @@ class Matmuls:
         low: Low | None = None,
         z: Binding | None = None,
     ) -> None:
-        """Several matrices on one input, their results next to each other."""
+        """Several matrices on one input, their results next to each other: the queries, keys and values."""
         settled = source
         if isinstance(source, Residual) and rows > self.few:
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
-            self.linear(tape, matrix, rows, settled, Result(y, width, offset, low=low, z=z, low_first=offset))
+            result = Result(y, width, offset, low=low, z=z, low_first=offset, whole=True)
+            self.linear(tape, matrix, rows, settled, result)
             offset += matrix.rows
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
@@ -176,6 +194,15 @@ class Matmuls:
         for part in matrix.parts:
             self._matvec(tape, matrix, part, count, source, result, picked)
 
+    def group(self, tape: Tape, grid: tuple[int, int, int], chosen: Buffer, groups: Groups) -> Groups | None:
+        """Puts rows that share an expert together, for `experts`; none, where there are too few of them."""
+        rows, slots, experts = grid
+        if rows <= self.few or rows * slots < CROWD * experts:
+            return None
+        bindings: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
+        tape.run("group", [experts], bindings, (rows * slots, TALL), {"THREADS": THREADS})
+        return groups
+
     def experts(
         self,
         tape: Tape,
@@ -187,8 +214,14 @@ class Matmuls:
         *,
         geglu: bool = False,
         weights: Buffer | None = None,
+        groups: Groups | None = None,
     ) -> None:
-        """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are)."""
+        """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are). With `groups`
+        those that share one go together, but without GEGLU."""
+        if groups is not None:
+            assert not geglu
+            self._grouped(tape, matrix, grid, source, y, groups, weights)
+            return
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
         constants = matvec_form(self.device, matrix, quick=self.quick) | {"EXPERTS": True}
@@ -199,8 +232,33 @@ class Matmuls:
                 bindings["weights"] = weights
             first, count = part.first // per_expert, part.rows // per_expert
             params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
-            groups = matvec_groups(per_expert, constants["LANES"])
-            tape.run("matvec", [groups, rows, slots], bindings, params, constants)
+            across = matvec_groups(per_expert, constants["LANES"])
+            tape.run("matvec", [across, rows, slots], bindings, params, constants)
+
+    def _grouped(
+        self,
+        tape: Tape,
+        matrix: Matrix,
+        grid: tuple[int, int, int],
+        source: Binding,
+        y: Binding,
+        groups: Groups,
+        weights: Buffer | None,
+    ) -> None:
+        rows, slots, experts = grid
+        per_expert = matrix.rows // experts
+        constants = tile_shape(TALL) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weights is not None}
+        if self.half:
+            constants["HALF"] = True
+        share = slots if weights is None else 1
+        for part in matrix.parts:
+            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y}
+            bindings |= {"order": groups.order, "tiles": groups.tiles}
+            if weights is not None:
+                bindings["weights"] = weights
+            where = (share, part.first // per_expert, part.rows // per_expert)
+            params = (matrix.blocks, per_expert, rows * slots, per_expert, 0, 0.0, *where)
+            tape.run("tile", [-(-per_expert // 64), Groups.count(*grid)], bindings, params, constants)
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""
@@ -224,7 +282,7 @@ class Matmuls:
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
-        constants = matvec_form(self.device, matrix, quick=self.quick)
+        constants = matvec_form(self.device, matrix, quick=self.quick and not result.whole)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
         scale = 1.0
         if isinstance(source, Residual):

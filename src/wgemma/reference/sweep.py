@@ -15,6 +15,7 @@ from wgemma.reference.cases import (
     attention,
     attention_tile,
     audio,
+    experts,
     matmul,
     sampling,
     stream,
@@ -38,7 +39,7 @@ class Verdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    inference = (weights, stream, matmul, attention, attention_tile, sampling, audio, vision)
+    inference = (weights, stream, matmul, experts, attention, attention_tile, sampling, audio, vision)
     for family in (*inference, training, training_attention, training_experts):
         yield from family.cases()
 

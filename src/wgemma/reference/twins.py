@@ -145,6 +145,18 @@ def experts(w: Array, x: Array, chosen: NDArray[np.int64], weights: Array | None
     return y if weights is None else y * wide(weights)[..., None]
 
 
+def group(chosen: NDArray[np.int64], experts: int, tall: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(order, tiles): the pairs of `chosen` [R, S] by expert, and what each tile of them is: [R·S / tall + E, 4]."""
+    order = np.argsort(chosen.ravel(), kind="stable")
+    ends = np.searchsorted(chosen.ravel()[order], np.arange(experts), side="right")
+    tiles = []
+    for expert, (start, end) in enumerate(zip((0, *ends[:-1]), ends, strict=True)):
+        for i in range(end // tall - start // tall + 1):
+            first = min(start + i * tall, end)
+            tiles.append((expert, first, min(end - first, tall), 0))
+    return order, np.array(tiles)
+
+
 def route(scores: Array, expert_scale: Array, used: int) -> tuple[NDArray[np.int64], Array]:
     """(chosen, weights) [R, S]: the largest scores first, ties to the lower index; softmax over them, times scale."""
     chosen = np.argsort(-wide(scores), axis=-1, kind="stable")[:, :used]

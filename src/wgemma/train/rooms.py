@@ -11,6 +11,7 @@ from wgemma.model.adapters import Lows
 from wgemma.model.cache import Segment
 from wgemma.model.config import Config
 from wgemma.model.decoder import Scratch
+from wgemma.model.experts import room
 from wgemma.model.text import Layer, TextWeights
 from wgemma.train.ledger import Ledger
 
@@ -30,7 +31,7 @@ def common_sizes(weights: TextWeights, rows: int) -> Sizes:
 def layer_sizes(weights: TextWeights, layer: Layer, lows: Lows, rows: int) -> Sizes:
     """What one layer leaves for the way back."""
     config, own = weights.config, layer.config
-    d, slots = config.width, config.experts_used
+    d = config.width
     sizes = {
         "h0": rows * d,
         "h1": rows * d,
@@ -52,15 +53,7 @@ def layer_sizes(weights: TextWeights, layer: Layer, lows: Lows, rows: int) -> Si
             "per-layer o": rows * d,
         }
     if layer.experts:
-        sizes |= {
-            "dense": rows * d,
-            "scores": rows * config.expert_count,
-            "chosen": rows * slots,
-            "weights": rows * slots,
-            "expert_wide": rows * slots * 2 * config.expert_width + 64,
-            "expert_act": rows * slots * config.expert_width,
-            "routed": rows * slots * d,
-        }
+        sizes |= room(config, rows)
     for group, low in lows.layers[own.index].items():
         sizes[f"z {group}"] = rows * low.columns
     return sizes

@@ -1,0 +1,115 @@
+"""A block with experts, recorded: how its rows go in, which experts they go to, what these make of them, and how that
+joins the dense block's output.
+
+A few rows ask their experts one by one; where many share an expert they go together (Matmuls.group).
+"""
+
+from typing import TYPE_CHECKING
+
+from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.model.adapters import Low
+from wgemma.model.config import Config
+from wgemma.model.matmul import THREADS, Groups, Matmuls, Result
+from wgemma.model.text import Experts, Layer
+
+if TYPE_CHECKING:
+    from wgemma.model.decoder import Pass, Scratch, Stream
+
+
+def room(config: Config, rows: int) -> dict[str, int]:
+    """Words of scratch for so many rows, by role."""
+    slots = config.experts_used
+    return {
+        "dense": rows * config.width,
+        "scores": rows * config.expert_count,
+        "chosen": rows * slots,
+        "weights": rows * slots,
+        "order": rows * slots,
+        "tiles": 4 * Groups.count(rows, slots, config.expert_count),
+        "expert_wide": rows * slots * 2 * config.expert_width + 64,
+        "expert_act": rows * slots * config.expert_width,
+        "routed": rows * slots * config.width,
+    }
+
+
+def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stream: "Stream") -> tuple[Span, ...]:
+    """The residual stream as the dense block, the experts and the router see it."""
+    blocks, padded = config.width // 32, p.rows + p.rows % 2
+    bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
+    bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
+    p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), {"THREADS": THREADS})
+    stream.advance()
+    section = 4 * padded * config.width
+    return tuple(Span(scratch["ffn x"], i * section, section) for i in range(3))
+
+
+def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", experts: Experts, source: Binding) -> None:
+    """Which experts every row goes to, and how much each counts: to `chosen` and `weights`."""
+    matmuls.linear(p.tape, experts.router, p.rows, source, Result(scratch["scores"]))
+    bindings: dict[str, Binding] = {"scores": scratch["scores"], "expert_scale": experts.scale}
+    bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
+    p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))
+
+
+def ask(
+    p: "Pass",
+    matmuls: Matmuls,
+    config: Config,
+    scratch: "Scratch",
+    layer: Layer,
+    experts: Experts,
+    source: Binding,
+    *,
+    keeps: bool,
+) -> None:
+    """Each row's chosen experts, weighted: to `routed`. `keeps` what their activations begin with, too."""
+    chosen, act, wide = scratch["chosen"], scratch["expert_act"], scratch["expert_wide"]
+    width, slots = config.expert_width, config.experts_used
+    grid = (p.rows, slots, config.expert_count)
+    products = [-(-width // 256), p.rows * slots]
+    groups = matmuls.group(p.tape, grid, chosen, Groups(scratch["order"], scratch["tiles"]))
+    low = p.low(layer, "expert_gate_up")
+    if len(experts.gate_up) == 1 and not keeps and low is None and groups is None:
+        matmuls.experts(p.tape, experts.gate_up[0], grid, source, act, chosen, geglu=True)
+    elif len(experts.gate_up) == 1:
+        matmuls.experts(p.tape, experts.gate_up[0], grid, source, wide, chosen, groups=groups)
+        _add(p, matmuls, scratch, low, slots, source, wide)
+        p.tape.run("activate", products, {"x": wide, "y": act}, (width, 0, 0), {"GEGLU": True})
+    else:  # two types: gate, up, then their product
+        half = -(-4 * p.rows * slots * width // 256) * 256
+        gate, up = (Span(wide, i * half, half) for i in (0, 1))
+        for matrix, y, name in zip(experts.gate_up, (gate, up), ("gate", "up"), strict=True):
+            matmuls.experts(p.tape, matrix, grid, source, y, chosen, groups=groups)
+            _add(p, matmuls, scratch, p.low(layer, f"expert_{name}"), slots, source, y)
+        p.tape.run("activate", products, {"x": gate, "side": up, "y": act}, (width, width, 0), {"SIDE": True})
+    weights, routed = scratch["weights"], scratch["routed"]
+    matmuls.experts(p.tape, experts.down, grid, act, routed, chosen, weights=weights, groups=groups)
+    _add(p, matmuls, scratch, p.low(layer, "expert_down"), slots, act, routed, weights)
+
+
+def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> None:
+    """What the experts made, and what the dense block did, become one: in `ffn o`."""
+    bindings: dict[str, Binding] = {"dense": scratch["dense"], "routed": scratch["routed"]}
+    bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
+    params = (config.width // 32, config.experts_used, config.eps)
+    p.tape.run("experts_join", [p.rows], bindings, params, {"THREADS": THREADS})
+
+
+def _add(
+    p: "Pass",
+    matmuls: Matmuls,
+    scratch: "Scratch",
+    low: Low | None,
+    slots: int,
+    source: Binding,
+    y: Binding,
+    weights: Buffer | None = None,
+) -> None:
+    """What adapters add to the chosen experts' results, if there are any."""
+    if low is None:
+        return
+    z, chosen = scratch["z experts"], scratch["chosen"]
+    matmuls.experts(p.tape, low.a, (p.rows, slots, low.experts), source, z, chosen, weights=weights)
+    bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": chosen, "y": y}
+    params = (low.width, slots, low.rank, low.columns, int(low.interleaved))
+    p.tape.run("low_experts", [-(-low.width // 64), p.rows, slots], bindings, params)

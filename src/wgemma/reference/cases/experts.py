@@ -1,0 +1,108 @@
+"""Cases of many rows that go to experts: group, which puts them together, and tile with what it made."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wgemma.gpu.device import Binding
+from wgemma.model.matmul import tile_shape
+from wgemma.model.planes import PLANES
+from wgemma.reference import twins
+from wgemma.reference.lab import F16, F32, THREADS, Case, Lab, Outcome, case, framed, widths
+
+
+def cases() -> Iterator[Case]:
+    yield from _group_cases()
+    yield from _tile_cases()
+
+
+def _group_cases() -> Iterator[Case]:
+    """Fewer pairs than threads, and more than a thread takes at once; experts with no pairs, all, and whole tiles."""
+    for rows, slots, experts in ((1, 1, 1), (3, 3, 5), (33, 3, 7), (128, 4, 12), (700, 5, 9), (512, 8, 128)):
+        for skew in ("even", "crowded"):
+            quick = rows in (33, 700) and skew == "crowded"
+            yield case(_group, quick, rows=rows, slots=slots, experts=experts, tall=32, skew=skew)
+    for skew in ("one", "steps"):
+        yield case(_group, skew == "steps", rows=160, slots=2, experts=6, tall=32, skew=skew)
+    yield case(_group, False, rows=130, slots=3, experts=1000, tall=64, skew="even")
+
+
+def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) -> Outcome:
+    chosen = _chosen(lab, rows, slots, experts, skew)
+    count = rows * slots // tall + experts
+    order, tiles = lab.out(chosen.size), lab.out(4 * count)
+    behind = np.zeros(8)  # which are no pairs of the first expert
+    given = lab.put(np.concatenate([chosen.ravel(), behind]), "<u4")
+    bindings: dict[str, Binding] = {"chosen": given, "order": order, "tiles": tiles}
+    lab.run("group", [experts], bindings, (chosen.size, tall), {"THREADS": THREADS})
+    expected = twins.group(chosen, experts, tall)
+    assert len(expected[1]) == count
+    return Outcome((lab.read(order, "<u4"), lab.read(tiles, "<u4")), (framed(expected[0]), framed(expected[1])), 0.0)
+
+
+def _chosen(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray[np.int64]:
+    """Different ones in every row, as a router has them, evenly or with favourites; all pairs to one; or in `steps`:
+    experts of 64, 0, 32, 1, 31 and the other pairs."""
+    if skew == "one":
+        return np.full((rows, slots), experts - 2)
+    if skew == "steps":
+        sizes = [64, 0, 32, 1, 31]
+        all_of_them = np.repeat(np.arange(6), [*sizes, rows * slots - sum(sizes)])
+        return lab.rng.permutation(all_of_them).reshape(rows, slots)
+    shares = np.arange(1.0, experts + 1) ** (0 if skew == "even" else -2)
+    liked = np.log(shares) + lab.rng.gumbel(size=(rows, experts))
+    return np.argsort(-liked, axis=1)[:, :slots]
+
+
+def _tile_cases() -> Iterator[Case]:
+    """Every type, two heights, both kinds of input, and tiles that are full, nearly so, and empty."""
+    for kind in PLANES:
+        narrow, middling, _ = widths(kind)
+        yield case(_experts, kind in ("Q4_K", "Q8_0"), "tile", kind=kind, rows=70, n=70, columns=middling)
+        yield case(_experts, kind == "F16", "tile", kind=kind, rows=40, n=33, columns=narrow, weighted=True)
+    options: dict[str, Any]
+    for skew in ("one", "steps"):
+        for weighted in (False, True):
+            options = {"weighted": weighted, "skew": skew}
+            yield case(_experts, False, "tile", kind="Q4_0", rows=96, n=65, columns=96, **options)
+    for weighted in (False, True):
+        options = {"weighted": weighted, "tall": 64}
+        yield case(_experts, False, "tile", kind="Q6_K", rows=140, n=64, columns=256, **options)
+        options = {"weighted": weighted, "half": True}
+        yield case(_experts, weighted, "tile", kind="Q4_K", rows=70, n=70, columns=768, **options)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_experts, False, "tile", kind="Q8_0", rows=33, n=10, columns=288, extreme=extreme)
+
+
+def _experts(
+    lab: Lab,
+    kind: str,
+    rows: int,
+    n: int,
+    columns: int,
+    weighted: bool = False,
+    skew: str = "crowded",
+    tall: int = 32,
+    half: bool = False,
+    extreme: str = "",
+) -> Outcome:
+    """Six experts in parts of two, two slots a row; `half` where the device has it."""
+    experts, slots, together = 6, 2, 2
+    half = half and "shader-f16" in lab.device.features
+    matrix, w = lab.weights(kind, experts * n, columns, together * n)
+    chosen = _chosen(lab, rows, slots, experts, skew)
+    order, tiles = twins.group(chosen, experts, tall)
+    weights = lab.rng.uniform(0.1, 1, (rows, slots)).astype(np.float32)
+    x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=extreme)
+    y = lab.out(chosen.size * n)
+    bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
+    bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
+    constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted, "HALF": half}
+    for part in matrix.parts:
+        where = (1 if weighted else slots, part.first // n, part.rows // n)
+        params = (matrix.blocks, n, chosen.size, n, 0, 0.0, *where)
+        lab.run("tile", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, params, constants)
+    result = twins.experts(w.reshape(experts, n, columns), x, chosen, weights if weighted else None)
+    return Outcome((lab.read(y),), (framed(result),), F16 if half else F32)
