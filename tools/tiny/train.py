@@ -227,9 +227,21 @@ class Hints(nn.Module):
         return sum(F.cross_entropy(head, labels[:, i]) for i, head in enumerate(heads)) / 1.0
 
 
+def read(model: Any, lesson: Lesson) -> Any:
+    """The model's pass over a lesson. Words go straight to the language model, with a mask made here: what transformers
+    does for it waits for the GPU several times, and a recorded pass must not wait."""
+    if lesson.media:
+        return model.model(input_ids=lesson.ids, position_ids=lesson.positions, use_cache=False, **lesson.media)
+    language = model.model.language_model if hasattr(model.model, "language_model") else model.model
+    begun = (lesson.positions == 0).cumsum(1)  # which conversation of its row a token belongs to
+    mask = (begun[:, None, :] == begun[:, :, None]).tril()[:, None]  # rows are no longer than the window
+    masks = {"full_attention": mask, "sliding_attention": mask}
+    return language(input_ids=lesson.ids, position_ids=lesson.positions, attention_mask=masks, use_cache=False)
+
+
 def loss_of(model: Any, heads: Hints | None, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor]:
     """Cross-entropy of what the model has to say, how well the hints are met, and which rows come without a mistake."""
-    out = model.model(input_ids=lesson.ids, position_ids=lesson.positions, use_cache=False, **lesson.media)
+    out = read(model, lesson)
     logits = model.lm_head(out.last_hidden_state[:, :-1]).float()
     logits = 30 * torch.tanh(logits / 30)
     target = lesson.wanted[:, 1:]
@@ -293,6 +305,12 @@ class Trained:
             self.optimizer.step()
             torch._foreach_copy_(self.copies, self.masters)
 
+    def learn(self, lesson: Lesson) -> Tensor:
+        """Adds a lesson's gradients; gives back its losses and the share of rows that were right."""
+        loss, hint, right = loss_of(self.model, self.heads, lesson)
+        (loss + hint).backward()
+        return torch.stack([loss.detach(), hint.detach(), right.float().mean()])
+
     def round(self) -> None:
         self.rounded = True
         learn_rounded(self.model)
@@ -309,6 +327,35 @@ class Trained:
             if "layer_scalar" in name or "put_m" in name:
                 kept[name] = buffer
         return dict(zip(self.names, self.masters, strict=False)) | kept
+
+
+class Recorded:
+    """Lessons of words, replayed as one CUDA graph: launched one by one, kernels so small would leave the GPU idle."""
+
+    def __init__(self, trained: Trained, lesson: Lesson) -> None:
+        self.lesson = Lesson("text", lesson.ids.clone(), lesson.positions.clone(), lesson.wanted.clone(), {})
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                trained.learn(self.lesson)
+        torch.cuda.current_stream().wait_stream(aside)
+        for copy in trained.copies:
+            if copy.grad is not None:
+                copy.grad.zero_()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.told = trained.learn(self.lesson)
+
+    def learn(self, lesson: Lesson) -> Tensor:
+        for mine, other in zip(
+            (self.lesson.ids, self.lesson.positions, self.lesson.wanted),
+            (lesson.ids, lesson.positions, lesson.wanted),
+            strict=True,
+        ):
+            mine.copy_(other)
+        self.graph.replay()
+        return self.told.clone()
 
 
 def save(named: dict[str, Tensor], out: Path) -> None:
@@ -380,6 +427,8 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=24_000, help="pictures to draw")
     parser.add_argument("--sounds", type=int, default=24_000, help="sounds to mix")
     parser.add_argument("--media-each", type=int, default=72, help="pictures or sounds in a step")
+    parser.add_argument("--media-every", type=int, default=1, help="steps from one of them to the next")
+    parser.add_argument("--record", action="store_true", help="replay lessons of words as a CUDA graph")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument(
         "--round-at", type=float, default=0.65, help="share of the time after which weights are rounded"
@@ -408,16 +457,18 @@ def main() -> None:
     senses = None if options.experts else Senses(options, device)
     first = next(text)
     print(f"ready after {time.time() - start:.0f} s", flush=True)
+    recorded = Recorded(trained, first) if options.record else None
     begin, step, log = time.time(), 0, []
     totals: dict[str, list[Any]] = {}
     while (gone := (time.time() - begin) / (60 * options.minutes)) < 1:
         if gone > options.round_at and not trained.rounded:
             trained.round()
-        lessons = [next(text) if step else first] + ([senses.lesson(step)] if senses else [])
-        for lesson in lessons:
-            loss, hint, right = loss_of(trained.model, trained.heads, lesson)
-            (loss + hint).backward()
-            totals.setdefault(lesson.kind, []).append(torch.stack([loss.detach(), hint.detach(), right.float().mean()]))
+            recorded = Recorded(trained, first) if options.record else None
+        words = next(text) if step else first
+        totals.setdefault("text", []).append((recorded or trained).learn(words))
+        if senses and step % options.media_every == 0:
+            lesson = senses.lesson(step // options.media_every)
+            totals.setdefault(lesson.kind, []).append(trained.learn(lesson))
         trained.step(rate(gone, options.rate))
         step += 1
         if step % 200 == 0 or step == 20:
