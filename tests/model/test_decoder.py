@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import wgemma
 from wgemma.gpu.native import NativeDevice
+from wgemma.model import matmul
 from wgemma.model.decoder import SOFT
 
 Floats = NDArray[np.float32]
@@ -130,6 +131,21 @@ def test_prefill_in_odd_chunks_and_token_by_token_equals_one_chunk(shared: Path,
         single = loaded.logits(ids[:40], chunks=[1] * 40)
     assert errors(odd, whole).max() < 1e-3
     assert errors(single, whole[:40]).max() < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q4_K_M"])
+def test_rows_that_share_an_expert_go_together_and_find_what_each_would_alone(
+    shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    ids = next(ids for name, ids, _ in goldens(shared, "tiny-26b-a4b", kind) if name == "mid")[:100]
+    found = []
+    for crowd in (matmul.CROWD, matmul.CROWD, 1 << 30):
+        monkeypatch.setattr(matmul, "CROWD", crowd)
+        with wgemma.load(shared / f"models/tiny-26b-a4b-{kind}.gguf", device=gpu, kv="f32") as loaded:
+            found.append(loaded.logits(ids, chunks=[len(ids)]))
+    together, again, alone = found
+    assert (together == again).all()
+    assert 0 < errors(together, alone).max() < 1e-3
 
 
 def test_the_12b_model_never_says_what_it_must_not(shared: Path, gpu: NativeDevice) -> None:

@@ -358,6 +358,14 @@ class Recorded:
         return self.told.clone()
 
 
+def record(trained: Trained, lesson: Lesson) -> Recorded | None:
+    try:
+        return Recorded(trained, lesson)
+    except RuntimeError as trouble:
+        print(f"not recorded: {trouble}", flush=True)
+        return None
+
+
 def save(named: dict[str, Tensor], out: Path) -> None:
     """float16, in files small enough to travel."""
     part: dict[str, np.ndarray] = {}
@@ -457,13 +465,13 @@ def main() -> None:
     senses = None if options.experts else Senses(options, device)
     first = next(text)
     print(f"ready after {time.time() - start:.0f} s", flush=True)
-    recorded = Recorded(trained, first) if options.record else None
+    recorded = record(trained, first) if options.record else None
     begin, step, log = time.time(), 0, []
     totals: dict[str, list[Any]] = {}
     while (gone := (time.time() - begin) / (60 * options.minutes)) < 1:
         if gone > options.round_at and not trained.rounded:
             trained.round()
-            recorded = Recorded(trained, first) if options.record else None
+            recorded = record(trained, first) if options.record else None
         words = next(text) if step else first
         totals.setdefault("text", []).append((recorded or trained).learn(words))
         if senses and step % options.media_every == 0:
