@@ -24,7 +24,7 @@ from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.matmul import FEW, TALL, Groups, Matmuls, Result, tile_shape
+from wgemma.model.matmul import FEW, THREADS, Groups, Matmuls, Precision, Result, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -192,12 +192,13 @@ class Bench:
     def tile(self) -> Iterator[Figure]:
         yield from self._tiles("tile")
         for what, kind in (("gate/up", "Q4_K"), ("down", "Q8_0")):
-            for half in (False, True) if self.half else (False,):
-                yield self._crowd(what, kind, half=half)
+            yield self._crowd(what, kind, "alone", None)
+            for form, constants in self._forms(self.rows):
+                yield self._crowd(what, kind, form, constants)
 
-    def _crowd(self, what: str, kind: str, *, half: bool) -> Figure:
-        """Rows that choose among experts of 26B-A4B evenly and are put together on the way. Operations are those that
-        are asked for: tiles that are not full take as long as full ones."""
+    def _crowd(self, what: str, kind: str, form: str, constants: dict[str, Any] | None) -> Figure:
+        """Rows that choose among experts of 26B-A4B evenly, each by itself or put together on the way. Operations are
+        those that are asked for, not those of tiles that are not full."""
         there, used, wide = (8, 2, 64) if self.quick else EXPERTS
         width = 256 if self.quick else 2816
         columns, each = (width, 2 * wide) if what == "gate/up" else (wide, width)
@@ -208,14 +209,17 @@ class Bench:
             chosen = lab.put(np.stack([lab.rng.permutation(grid[2])[:used] for _ in range(self.rows)]), "<u4")
             x = self._numbers(lab, (self.rows if what == "gate/up" else pairs) * columns)
             y, weights = lab.out(pairs * each), None if what == "gate/up" else self._numbers(lab, pairs)
-            groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid)))
-            matmuls, tape = Matmuls(self.device, EPS, "fast" if half else "exact"), Tape(self.device, "bench")
-            together = matmuls.group(tape, grid, chosen, groups)
-            matmuls.experts(tape, matrix, grid, x, y, chosen, weights=weights, groups=together)
+            precision: Precision = "fast" if constants and constants["HALF"] else "exact"
+            matmuls, tape, groups = Matmuls(self.device, EPS, precision), Tape(self.device, "bench"), None
+            if constants:
+                tall = constants["ROWS"]
+                groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), tall)
+                bound: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
+                tape.run("group", [grid[2]], bound, (pairs, tall), {"THREADS": THREADS})  # however few there are
+            matmuls.experts(tape, matrix, grid, x, y, chosen, weights=weights, groups=groups)
             shape = f"26B experts {what} {columns}→{each} {self.rows} rows"
             size = nbytes(matrix) + x.size + 4 * pairs * each
-            form = f"{kind} {TALL} {'f16' if half else 'f32'}"
-            return self._figure("tile", form, shape, tape, size, 2 * pairs * columns * each)
+            return self._figure("tile", f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)
 
     def tile_back(self) -> Iterator[Figure]:
         yield from self._tiles("tile_back")

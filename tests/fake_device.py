@@ -69,8 +69,8 @@ class FakeDevice:
             self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared})
         return self.kernels[key]
 
-    def plain(self, name: str) -> bool:
-        return False
+    def lanes(self, name: str) -> int:
+        return self.subgroup_size
 
     def program(self, commands: Sequence[Command], label: str) -> FakeProgram:
         return FakeProgram()

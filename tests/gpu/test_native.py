@@ -101,11 +101,11 @@ def test_allocated_counts_live_bytes(device: NativeDevice) -> None:
 
 
 def test_a_kernel_is_made_once_for_the_same_constants(device: NativeDevice) -> None:
-    first = device.kernel("norm", {"THREADS": 64, "NORM": True, "QUADS": 1})
+    first = device.kernel("norm", {"THREADS": 64, "NORM": True, "PAIRS": 1})
     count = device.pipelines
-    assert device.kernel("norm", {"QUADS": 1, "NORM": True, "THREADS": 64}) is first
+    assert device.kernel("norm", {"PAIRS": 1, "NORM": True, "THREADS": 64}) is first
     assert device.pipelines == count
-    assert device.kernel("norm", {"THREADS": 64, "NORM": False, "QUADS": 1}) is not first
+    assert device.kernel("norm", {"THREADS": 64, "NORM": False, "PAIRS": 1}) is not first
     assert device.pipelines == count + 1
 
 

@@ -196,6 +196,7 @@ BROKEN = [
     ("tile", "tile", "pair{{j}} / params.share", "pair{{j}}"),
     ("tile", "tile", "order[tile.y + ", "order["),
     ("tile", "tile", "|| expert >= params.experts", ""),
+    ("tile", "tile", "tile.z <= 4u * STEP", "tile.z <= 8u * STEP"),
     ("tile", "tile", "result *= weights[r];", ""),
     ("group", "group", "workgroup_before(lower, thread).y", "workgroup_before(lower, thread).x"),
     ("group", "group", "var at = start + sums.x;", "var at = start;"),

@@ -39,7 +39,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
     verb.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
     verb.add_argument("--json", action="store_true", help="print JSON")
-    verb.set_defaults(do=transcribe, context=None, kv="f16", ple="auto")
+    verb.set_defaults(do=transcribe, context=None, kv="f16", precision="fast", ple="auto")
 
 
 def transcribe(options: argparse.Namespace) -> int:

@@ -138,6 +138,9 @@ class BrowserDevice:
             made = self._kernels[key] = self._compile(name, load_shader(name, given))
         return made
 
+    def lanes(self, name: str) -> int:
+        return 1 if name in self._distrusted else self.subgroup_size
+
     def plain(self, name: str) -> bool:
         return name in self._distrusted
 

@@ -116,6 +116,10 @@ class Device(Protocol):
         """The kernel of `kernels/NAME.wgsl` with its holes filled; made once, then shared."""
         ...
 
+    def lanes(self, name: str) -> int:
+        """Threads of a subgroup, at least, that speak to each other in this kernel; 1 where they are not to."""
+        ...
+
     def plain(self, name: str) -> bool:
         """Whether this kernel must be built without whatever makes it fast, because that computes wrong here."""
         ...

@@ -241,6 +241,9 @@ class NativeDevice:
             made = self._kernels[key] = self._compile(name, enabled(code, _NAGA_KNOWS) + code)
         return made
 
+    def lanes(self, name: str) -> int:
+        return 1 if name in self._distrusted else self.subgroup_size
+
     def plain(self, name: str) -> bool:
         return not self._trusted or name in self._distrusted
 

@@ -13,8 +13,8 @@
 //            group.wgsl made of them, with up to ROWS pairs from `order`. x is [R / share, K]: pair p has row p / share.
 //   WEIGHTED y · weights[r]
 //
-// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4), 64, or 128 where workgroup
-// memory has room.
+// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4), 64, or 128
+// where workgroup memory has room.
 
 struct Params {
   blocks: u32,   // K / 32, rounded up
@@ -161,6 +161,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let near = columns_of_w(w_at);
       let far = columns_of_w(w_at + 256u);
       let x_at = row * 8u + (i ^ (row & 7u));
+//#if EXPERTS
+      // A tile that is at most half full takes half the time.
+      if (tile.z <= 4u * STEP) {
+//#for j in 4
+        s{{j}} = more(s{{j}}, near, far, x_tile[x_at + {{j}}u * 8u * STEP]);
+//#endfor
+        continue;
+      }
+//#endif
 //#for j in EACH
       s{{j}} = more(s{{j}}, near, far, x_tile[x_at + {{j}}u * 8u * STEP]);
 //#endfor

@@ -143,8 +143,7 @@ def few_form(device: Device, config: LayerConfig, depth: int, *, f16: bool) -> d
     """How attention_few.wgsl shares out its work."""
     deep = not config.sliding and depth >= DEEP
     together = heads_together(device, config.head_dim, config.heads // config.kv_heads) if deep else 1
-    lanes = 1 if device.plain("attention_few") else device.subgroup_size
-    return few_shape(config.head_dim, together, lanes, f16=f16)
+    return few_shape(config.head_dim, together, device.lanes("attention_few"), f16=f16)
 
 
 def heads_together(device: Device, head: int, shared: int) -> int:

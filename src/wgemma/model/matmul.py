@@ -22,7 +22,7 @@ IN_FLIGHT = 72  # words of them that it has asked for, at most
 RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 CROWD = 4  # from so many rows per expert on, on average, they go together
-TALL = 32  # rows of one expert that tile.wgsl does together
+TALL = 64  # rows of one expert that tile.wgsl does together at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,12 @@ class Groups:
 
     order: Buffer
     tiles: Buffer
+    tall: int = TALL
 
     @staticmethod
-    def count(rows: int, slots: int, experts: int) -> int:
+    def count(rows: int, slots: int, experts: int, tall: int = TALL) -> int:
         """How many tiles there are, however the rows choose."""
-        return rows * slots // TALL + experts
+        return rows * slots // tall + experts
 
 
 Input: TypeAlias = Residual | Binding
@@ -200,7 +201,7 @@ class Matmuls:
         if rows <= self.few or rows * slots < CROWD * experts:
             return None
         bindings: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
-        tape.run("group", [experts], bindings, (rows * slots, TALL), {"THREADS": THREADS})
+        tape.run("group", [experts], bindings, (rows * slots, groups.tall), {"THREADS": THREADS})
         return groups
 
     def experts(
@@ -247,9 +248,8 @@ class Matmuls:
     ) -> None:
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        constants = tile_shape(TALL) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weights is not None}
-        if self.half:
-            constants["HALF"] = True
+        constants = tile_shape(groups.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True}
+        constants |= {"WEIGHTED": weights is not None, **({"HALF": True} if self.half else {})}
         share = slots if weights is None else 1
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y}
@@ -258,7 +258,7 @@ class Matmuls:
                 bindings["weights"] = weights
             where = (share, part.first // per_expert, part.rows // per_expert)
             params = (matrix.blocks, per_expert, rows * slots, per_expert, 0, 0.0, *where)
-            tape.run("tile", [-(-per_expert // 64), Groups.count(*grid)], bindings, params, constants)
+            tape.run("tile", [-(-per_expert // 64), Groups.count(*grid, groups.tall)], bindings, params, constants)
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""
@@ -375,7 +375,7 @@ def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False) -> dict[
     """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
     few turns and as few blocks past the row's end as can be."""
     blocks, planes = matrix.blocks, matrix.planes
-    quick = quick and planes.quick and subgroup(device) > 1
+    quick = quick and planes.quick and device.lanes("matvec") > 1
     room = min(device.limits.workgroup_memory, 32 << 10) - RESERVED
     slices = room // (44 if quick else 144)  # blocks of x that fit
     deepest = max(1, IN_FLIGHT // (ABREAST * planes.fetched))
@@ -397,7 +397,7 @@ def matvec_shape(
     """The constants for so many lanes, blocks in flight and rows abreast, with room for `slices` blocks of x."""
     chunk = lanes * depth
     whole = -(-matrix.blocks // chunk) * chunk
-    within = min(lanes, subgroup(device))
+    within = min(lanes, device.lanes("matvec"))
     fits = whole <= slices
     blocks = whole if fits else chunk
     return {
@@ -413,11 +413,6 @@ def matvec_shape(
         "WIDE": within == lanes,
         "THREADS": THREADS,
     }
-
-
-def subgroup(device: Device) -> int:
-    """Lanes that matvec.wgsl may let speak to each other; none where its plain variant is wanted."""
-    return 1 if device.plain("matvec") else device.subgroup_size
 
 
 def matvec_groups(rows: int, lanes: int) -> int:

@@ -44,11 +44,11 @@ def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) 
 
 def _chosen(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray[np.int64]:
     """Different ones in every row, as a router has them, evenly or with favourites; all pairs to one; or in `steps`:
-    experts of 64, 0, 32, 1, 31 and the other pairs."""
+    experts of 64, 0, 32, 1, 33 and the other pairs."""
     if skew == "one":
         return np.full((rows, slots), experts - 2)
     if skew == "steps":
-        sizes = [64, 0, 32, 1, 31]
+        sizes = [64, 0, 32, 1, 33]
         all_of_them = np.repeat(np.arange(6), [*sizes, rows * slots - sum(sizes)])
         return lab.rng.permutation(all_of_them).reshape(rows, slots)
     shares = np.arange(1.0, experts + 1) ** (0 if skew == "even" else -2)
@@ -68,7 +68,7 @@ def _tile_cases() -> Iterator[Case]:
             options = {"weighted": weighted, "skew": skew}
             yield case(_experts, False, "tile", kind="Q4_0", rows=96, n=65, columns=96, **options)
     for weighted in (False, True):
-        options = {"weighted": weighted, "tall": 64}
+        options = {"weighted": weighted, "tall": 32}
         yield case(_experts, False, "tile", kind="Q6_K", rows=140, n=64, columns=256, **options)
         options = {"weighted": weighted, "half": True}
         yield case(_experts, weighted, "tile", kind="Q4_K", rows=70, n=70, columns=768, **options)
@@ -84,7 +84,7 @@ def _experts(
     columns: int,
     weighted: bool = False,
     skew: str = "crowded",
-    tall: int = 32,
+    tall: int = 64,
     half: bool = False,
     extreme: str = "",
 ) -> Outcome:
