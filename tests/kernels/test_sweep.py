@@ -280,7 +280,7 @@ BROKEN = [
     ("kv_back", "kv_back", "k_part + v_part", "k_part"),
     ("experts_join_back", "experts_join_back", "share.y * routed4(group.x, i)", "vec4<f32>()"),
     ("experts_norm_back", "experts_norm_back", "norms[2u * quads + i] * sum", "sum"),
-    ("experts_back", "experts_back", "j < (thread + 1u) * (LANES", "j + 1u < (thread + 1u) * (LANES"),
+    ("experts_back", "experts_back", "lane < LANES; lane++", "lane + 1u < LANES; lane++"),
     ("experts_back", "experts_back", "let given = which * params.n;", "let given = group.y * params.n;"),
     ("route_back", "route_back", "(slopes[slot] - mean)", "slopes[slot]"),
 ]
