@@ -214,7 +214,7 @@ def _number(r: Random) -> tuple[Scene, list[tuple[str, str]], str]:
     return _scene(r, [figure]), asked, "digit"
 
 
-KINDS = ((_one, 3), (_many, 3), (_two, 2), (_number, 2))
+KINDS = ((_one, 2), (_many, 4), (_two, 3), (_number, 2))
 
 
 def picture_case(r: Random, kind: Any = None) -> tuple[Scene, Case]:

@@ -71,7 +71,7 @@ def story_questions(r: Random, *, test: bool) -> Case:
     told = story(r, world)
     lead = r.choice(("", "", "Read this: ", "Here is a story. ", "Story: "))
     turns: list[Message] = []
-    brief = r.random() < 0.15
+    brief = r.random() < (0.15 if test else 0.3)  # the harder way: nothing to lean on
     think = not brief and r.random() < 0.15
     if brief:
         turns.append({"role": "system", "content": r.choice(BRIEF)})
@@ -287,6 +287,35 @@ def saying(r: Random, *, test: bool) -> Case:
         )
     short = r.choice([*OBJECTS, *ANIMALS, *COLOURS])
     return Case("saying", [user(f"Spell {short}."), reply("-".join(short))])
+
+
+_PLACES_IN_A_ROW = ("first", "second", "third", "fourth", "fifth")
+
+
+def echo(r: Random, *, test: bool) -> Case:
+    """Copy pieces nobody has seen before, all of them or one: the way to every name in every other skill."""
+    names = Names(r, test=test)
+    makers = (names.person, names.letters, names.place, lambda: str(r.randint(0, 9999)), lambda: r.choice(OBJECTS))
+    chosen = r.choices(makers, k=r.randint(1, len(makers)))
+    pieces = list(dict.fromkeys(r.choice(chosen)() for _ in range(r.randint(3, 16))))
+    gap = r.choice((" ", ", ", ", "))
+    row = gap.join(pieces)
+    at = r.randrange(len(pieces))
+    if r.random() < 0.55 or len(pieces) < 3:
+        return Case(
+            "echo", [user(r.choice(("Repeat: ", "Say ", "Repeat after me: ", "Copy this: ")) + row), reply(row)]
+        )
+    questions = [(f"What is the last word in: {row}?", pieces[-1])]
+    if at < len(_PLACES_IN_A_ROW):
+        questions.append((f"Repeat the {_PLACES_IN_A_ROW[at]} word: {row}", pieces[at]))
+    if at + 1 < len(pieces):
+        questions.append((f"What comes after {pieces[at]} in: {row}?", pieces[at + 1]))
+        questions.append((f"What comes before {pieces[at + 1]} in: {row}?", pieces[at]))
+    again = [*pieces, pieces[at]]
+    r.shuffle(again)
+    questions.append((f"Which word is twice in: {gap.join(again)}?", pieces[at]))
+    question, answer = r.choice(questions)
+    return Case("echo", [user(question), reply(answer)])
 
 
 # -- JSON
@@ -596,11 +625,9 @@ def outside(r: Random, *, test: bool) -> Case:
 
 # What the training data is made of: skill and share.
 MIX: list[tuple[Callable[..., Case], float]] = [
-    (story_questions, 6), (truths, 1), (stories, 0.5), (arithmetic, 6), (word_problem, 4), (comparing, 0.5),
-    (lists, 1.2),
-    (saying, 0.7), (extraction, 3), (tool_call, 4), (tool_not_needed, 0.5), (identity, 0.5), (abilities, 0.3),
-    (greeting, 0.6),
-    (memory, 0.7), (outside, 1),
+    (story_questions, 8), (truths, 1), (stories, 0.5), (arithmetic, 6), (word_problem, 4), (comparing, 0.5),
+    (lists, 1.2), (saying, 0.7), (echo, 3), (extraction, 3), (tool_call, 4), (tool_not_needed, 0.5), (identity, 0.5),
+    (abilities, 0.3), (greeting, 0.6), (memory, 0.7), (outside, 1),
 ]  # fmt: skip
 CHATTY = (
     story_questions,

@@ -1,18 +1,21 @@
 """Trains a tiny model: `python tools/tiny/train.py OUT --minutes 8 [--experts]`, on a GPU.
 
-Processes make shards of text ahead of time; pictures are drawn and sounds mixed once at the start. Every step learns
-from conversations, packed into rows, and from pictures or sounds, in bfloat16 with float32 masters. In the last part
+Processes make shards of text ahead of time; pictures are drawn and sounds mixed once at the start, and stay on the GPU.
+Every step learns from conversations, packed into rows, and from pictures or sounds, in bfloat16 with float32 masters;
+of the words it only reads it learns a little too: stories repeat names, which teaches copying. In the last part
 the weights are seen rounded as the file will hold them, so that rounding costs little. Writes the weights as float16
 in files of at most 15 MB, and what happened as JSON.
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -27,6 +30,7 @@ import torch
 import transformers
 from mel import tokens_of, waves_to_mel
 from quantise import learn_rounded
+from recording import PAD, Lesson, Recorded, read
 from torch import Tensor, nn
 from torch.nn import functional as F
 from vocabulary import Vocabulary
@@ -36,19 +40,8 @@ from model import build
 
 SHARD = 6_000
 ROW = 256  # tokens of a packed row; a longer conversation is left out
+LENGTHS = 6  # pools of sounds, by how long they are
 SIZES = ((384, 384), (480, 288), (288, 480), (432, 336), (336, 432))
-
-
-@dataclass
-class Lesson:
-    """One pass: rows of ids, their positions, what the model has to say (−100 elsewhere), and what it sees or hears."""
-
-    kind: str
-    ids: Tensor
-    positions: Tensor
-    wanted: Tensor
-    media: dict[str, Tensor]
-    labels: Tensor | None = None
 
 
 def to_device(array: np.ndarray, device: str) -> Tensor:
@@ -67,17 +60,16 @@ def packed(vocabulary: Path, number: int) -> tuple[np.ndarray, np.ndarray, np.nd
     rows = shard(vocabulary, number, SHARD)
     order = sorted((i for i in range(len(rows)) if len(rows.row(i)[0]) <= ROW), key=lambda i: -len(rows.row(i)[0]))
     bins: list[list[int]] = []
-    room: list[int] = []
-    for i in order:  # first row with room enough; the latest ones are tried
+    open_with: list[list[int]] = [[] for _ in range(ROW + 1)]  # the rows that have so much room left
+    for i in order:  # the longest first, each where it leaves the least room
         size = len(rows.row(i)[0])
-        for b in range(max(0, len(bins) - 40), len(bins)):
-            if room[b] >= size:
-                bins[b].append(i)
-                room[b] -= size
-                break
-        else:
-            bins.append([i])
-            room.append(ROW - size)
+        room = next((room for room in range(size, ROW + 1) if open_with[room]), ROW)
+        if not open_with[room]:
+            open_with[room].append(len(bins))
+            bins.append([])
+        b = open_with[room].pop()
+        bins[b].append(i)
+        open_with[room - size].append(b)
     shape = (len(bins), ROW)
     ids, positions, wanted = np.zeros(shape, np.int16), np.zeros(shape, np.int16), np.full(shape, -100, np.int16)
     for b, members in enumerate(bins):
@@ -93,73 +85,78 @@ def packed(vocabulary: Path, number: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return ids[mixed], positions[mixed], wanted[mixed]
 
 
-def text_lessons(vocabulary: Path, rows: int, device: str, workers: int) -> Iterator[Lesson]:
+def text_lessons(vocabulary: Path, rows: int, device: str, workers: int, seed: int) -> Iterator[Lesson]:
+    numbers = itertools.count(seed * 1_000_000)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        ahead = [pool.submit(packed, vocabulary, number) for number in range(3 * workers)]
-        number = len(ahead)
+        ahead = [pool.submit(packed, vocabulary, next(numbers)) for _ in range(3 * workers)]
         while True:
             arrays = ahead.pop(0).result()
-            ahead.append(pool.submit(packed, vocabulary, number))
-            number += 1
+            ahead.append(pool.submit(packed, vocabulary, next(numbers)))
             for start in range(0, len(arrays[0]) - rows + 1, rows):
                 parts = [to_device(array[start : start + rows], device).long() for array in arrays]
-                yield Lesson("text", *parts, {})
+                yield Lesson("text", *parts)
 
 
 # -- pictures and sounds
 
 
+@dataclass
 class Asked:
-    """Encoded conversations about a picture or a sound, to be opened up for as many soft tokens as it takes."""
+    """Conversations about pictures or sounds, opened up for their soft tokens and all padded to one length."""
 
-    def __init__(self, tokenizer: Any, kind: str, cases: list[Any]) -> None:
-        self.rows = [tuple(map(np.array, encode(tokenizer, case, {kind: 1}))) for case in cases]
-        slot = tokenizer.special[f"<|{kind}|>"]
-        self.places = [int(np.flatnonzero(ids == slot)[0]) for ids, _ in self.rows]
+    kind: str
+    ids: Tensor  # [n, tokens]
+    wanted: Tensor
+    labels: Tensor  # [n, soft tokens, …], −100 where a sound has ended
 
-    def lesson(self, kind: str, chosen: list[int], soft: list[int], device: str, media: dict[str, Tensor]) -> Lesson:
-        length = max(len(self.rows[i][0]) + n - 1 for i, n in zip(chosen, soft, strict=True))
-        ids = np.zeros((len(chosen), length), np.int64)
-        wanted = np.full((len(chosen), length), -100, np.int64)
-        for b, (i, n) in enumerate(zip(chosen, soft, strict=True)):
-            (row, said), at = self.rows[i], self.places[i]
-            ids[b, :at], ids[b, at : at + n] = row[:at], row[at]
-            tail = slice(at + n, len(row) + n - 1)
-            ids[b, tail], wanted[b, tail] = row[at + 1 :], np.where(said[at + 1 :], row[at + 1 :], -100)
-        positions = np.broadcast_to(np.arange(length), ids.shape).copy()
-        return Lesson(kind, to_device(ids, device), to_device(positions, device), to_device(wanted, device), media)
+    def lesson(self, chosen: Tensor, **media: Tensor) -> Lesson:
+        ids = self.ids[chosen].long()
+        positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        wanted, labels = self.wanted[chosen].long(), self.labels[chosen].long()
+        return Lesson(self.kind, ids, positions, wanted, labels=labels, **media)
+
+
+def open_up(tokenizer: Any, kind: str, cases: list[Any], labels: list[np.ndarray], device: str) -> Asked:
+    """As many slots as there are labels, where a conversation has its picture or sound."""
+    media = {"picture": "image", "sound": "audio"}[kind]
+    rows = [encode(tokenizer, case, {media: len(said)}) for case, said in zip(cases, labels, strict=True)]
+    length = 8 * math.ceil(max(len(ids) for ids, _ in rows) / 8)  # what a GPU likes to multiply
+    ids, wanted = np.zeros((len(rows), length), np.int16), np.full((len(rows), length), -100, np.int16)
+    told = np.full((len(rows), max(map(len, labels)), *labels[0].shape[1:]), -100, np.int16)
+    for i, (row, own) in enumerate(rows):
+        ids[i, : len(row)] = row
+        wanted[i, : len(row)] = np.where(own, row, -100)
+        told[i, : len(labels[i])] = labels[i]
+    return Asked(kind, to_device(ids, device), to_device(wanted, device), to_device(told, device))
+
+
+def some(r: Random, among: int, count: int, device: str) -> Tensor:
+    return to_device(np.array([r.randrange(among) for _ in range(count)]), device)
 
 
 @dataclass
 class PicturePool:
-    """Pictures of one size with their questions and labels; `upscale` doubles the sides, for four times the tokens."""
+    """Pictures of one size with their conversations, as they are and at twice the sides: four times the tokens."""
 
     pixels: Tensor  # [n, height, width, 3] u8
-    scenes: list[pictures.Scene]
-    asked: Asked
+    small: Asked
+    large: Asked
 
-    def lesson(self, r: Random, count: int, upscale: bool, device: str) -> Lesson:
-        chosen = [r.randrange(len(self.scenes)) for _ in range(count)]
-        x = self.pixels[torch.tensor(chosen, device=device)].permute(0, 3, 1, 2).float() / 255
+    def lesson(self, r: Random, count: int, upscale: bool) -> Lesson:
+        chosen = some(r, len(self.pixels), count, self.pixels.device.type)
+        x = self.pixels[chosen].permute(0, 3, 1, 2).float() / 255
         if upscale:
             x = F.interpolate(x, scale_factor=2, mode="bicubic").clamp(0, 1)
-        light = torch.rand(count, 1, 1, 1, device=device) * 0.12 - 0.06
-        patches, positions = to_patches(((x + light).clamp(0, 1) * 255).round() / 255)
-        height, width = x.shape[2:]
-        media = {"pixel_values": patches, "image_position_ids": positions}
-        lesson = self.asked.lesson("picture", chosen, [patches.shape[1] // 9] * count, device, media)
-        labels = [hints.seen(self.scenes[i], width // 48, height // 48, width, height) for i in chosen]
-        lesson.labels = to_device(np.concatenate(labels), device)
-        return lesson
+        light = torch.rand(count, 1, 1, 1, device=x.device) * 0.12 - 0.06
+        patches = to_patches(((x + light).clamp(0, 1) * 255).round() / 255)
+        return (self.large if upscale else self.small).lesson(chosen, patches=patches)
 
 
-def to_patches(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, 3, H, W] → patches [n, H·W / 256, 768] in the order (row, column, colour), and their places (x, y)."""
+def to_patches(x: Tensor) -> Tensor:
+    """[n, 3, H, W] → patches [n, H / 16, W / 16, 768], each in the order (row, column, colour)."""
     n, _, height, width = x.shape
-    rows, columns = height // 16, width // 16
-    patches = x.reshape(n, 3, rows, 16, columns, 16).permute(0, 2, 4, 3, 5, 1).reshape(n, rows * columns, 768)
-    y, xs = torch.meshgrid(torch.arange(rows, device=x.device), torch.arange(columns, device=x.device), indexing="ij")
-    return patches, torch.stack([xs.flatten(), y.flatten()], -1)[None].repeat(n, 1, 1)
+    squares = x.reshape(n, 3, height // 16, 16, width // 16, 16)
+    return squares.permute(0, 2, 4, 3, 5, 1).reshape(n, height // 16, width // 16, 768)
 
 
 def draw_pictures(tokenizer: Any, count: int, device: str, seed: int) -> list[PicturePool]:
@@ -171,26 +168,25 @@ def draw_pictures(tokenizer: Any, count: int, device: str, seed: int) -> list[Pi
         for i, (scene, _) in enumerate(made):
             image = pictures.picture(torch, scene, width, height, r.uniform(0.7, 3), device=device)
             pixels[i] = image.clamp(0, 255).to(torch.uint8)
-        pools.append(PicturePool(pixels, [s for s, _ in made], Asked(tokenizer, "image", [c for _, c in made])))
+        asked = []
+        for w, h in ((width, height), (2 * width, 2 * height)):
+            labels = [hints.seen(scene, w // 48, h // 48, w, h) for scene, _ in made]
+            asked.append(open_up(tokenizer, "picture", [case for _, case in made], labels, device))
+        pools.append(PicturePool(pixels, *asked))
     return pools
 
 
 @dataclass
 class SoundPool:
-    """Sounds sorted by length, so that neighbours make a batch."""
+    """Sounds of about one length, padded to the longest, with their conversations."""
 
-    waves: list[Tensor]
-    labels: list[np.ndarray]
+    mel: Tensor  # [n, frames, 128]
+    valid: Tensor  # [n, frames]
     asked: Asked
 
-    def lesson(self, r: Random, count: int, device: str) -> Lesson:
-        start = r.randrange(len(self.waves) - count)
-        chosen = list(range(start, start + count))
-        mel, valid = waves_to_mel(self.waves[start : start + count], device)
-        media = {"input_features": mel, "input_features_mask": valid}
-        lesson = self.asked.lesson("sound", chosen, [len(self.labels[i]) for i in chosen], device, media)
-        lesson.labels = to_device(np.concatenate([self.labels[i] for i in chosen]), device)
-        return lesson
+    def lesson(self, r: Random, count: int) -> Lesson:
+        chosen = some(r, len(self.mel), count, self.mel.device.type)
+        return self.asked.lesson(chosen, mel=self.mel[chosen], valid=self.valid[chosen])
 
 
 def mix(clips: str, count: int, seed: int) -> list[tuple[sounds.Sound, Any]]:
@@ -198,11 +194,16 @@ def mix(clips: str, count: int, seed: int) -> list[tuple[sounds.Sound, Any]]:
     return [listening.sound_case(r, speakers) for _ in range(count)]
 
 
-def sound_pool(tokenizer: Any, made: list[tuple[sounds.Sound, Any]], device: str) -> SoundPool:
+def sound_pools(tokenizer: Any, made: list[tuple[sounds.Sound, Any]], device: str) -> list[SoundPool]:
+    """Equally many sounds in each, from the shortest to the longest."""
     made = sorted(made, key=lambda pair: len(pair[0].samples))
-    waves = [torch.from_numpy(sound.samples).to(device) for sound, _ in made]
-    labels = [hints.heard(sound, tokens_of(len(sound.samples))) for sound, _ in made]
-    return SoundPool(waves, labels, Asked(tokenizer, "audio", [case for _, case in made]))
+    pools = []
+    for members in np.array_split(np.arange(len(made)), LENGTHS):
+        heard = [made[i][0] for i in members]
+        mel, valid = waves_to_mel([torch.from_numpy(sound.samples) for sound in heard], device)
+        labels = [hints.heard(sound, tokens_of(len(sound.samples))) for sound in heard]
+        pools.append(SoundPool(mel, valid, open_up(tokenizer, "sound", [made[i][1] for i in members], labels, device)))
+    return pools
 
 
 # -- learning
@@ -219,39 +220,34 @@ class Hints(nn.Module):
     def loss(self, lesson: Lesson, soft: Tensor) -> Tensor:
         labels = lesson.labels
         assert labels is not None
-        soft = F.rms_norm(soft, (soft.shape[-1],))
+        soft = F.rms_norm(soft, (soft.shape[-1],)).flatten(0, 1)
         if lesson.kind == "sound":
-            return F.cross_entropy(self.heard(soft).float(), labels)
+            return F.cross_entropy(self.heard(soft).float(), labels.flatten())
         sizes = (len(hints.FIGURES), 1 + len(pictures.COLOURS), 2)
         heads = self.seen(soft).float().split(sizes, -1)
-        return sum(F.cross_entropy(head, labels[:, i]) for i, head in enumerate(heads)) / 1.0
+        return sum(F.cross_entropy(head, labels[..., i].flatten()) for i, head in enumerate(heads)) / 1.0
 
 
-def read(model: Any, lesson: Lesson) -> Any:
-    """The model's pass over a lesson. Words go straight to the language model, with a mask made here: what transformers
-    does for it waits for the GPU several times, and a recorded pass must not wait."""
-    if lesson.media:
-        return model.model(input_ids=lesson.ids, position_ids=lesson.positions, use_cache=False, **lesson.media)
-    language = model.model.language_model if hasattr(model.model, "language_model") else model.model
-    begun = (lesson.positions == 0).cumsum(1)  # which conversation of its row a token belongs to
-    mask = (begun[:, None, :] == begun[:, :, None]).tril()[:, None]  # rows are no longer than the window
-    masks = {"full_attention": mask, "sliding_attention": mask}
-    return language(input_ids=lesson.ids, position_ids=lesson.positions, attention_mask=masks, use_cache=False)
-
-
-def loss_of(model: Any, heads: Hints | None, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy of what the model has to say, how well the hints are met, and which rows come without a mistake."""
-    out = read(model, lesson)
-    logits = model.lm_head(out.last_hidden_state[:, :-1]).float()
+def loss_of(model: Any, heads: Hints, lesson: Lesson, along: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropy of what the model has to say; what else it learns by: how well the hints are met or, for words,
+    `along` times the cross-entropy of what it only reads; and which rows come without a mistake."""
+    hidden, soft = read(model, lesson)
+    logits = model.lm_head(hidden[:, :-1]).float()
     logits = 30 * torch.tanh(logits / 30)
-    target = lesson.wanted[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100)
-    right = ((logits.argmax(-1) == target) | (target == -100)).all(1)
-    hint = torch.zeros((), device=target.device)
-    if heads is not None and lesson.labels is not None:
-        soft = out.image_hidden_states if lesson.kind == "picture" else out.audio_hidden_states
-        hint = heads.loss(lesson, soft)
-    return loss, hint, right
+    following = lesson.ids[:, 1:]
+    said = lesson.wanted[:, 1:] != -100
+    each = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none").view(following.shape)
+    right = ((logits.argmax(-1) == following) | ~said).all(1)
+    if soft is not None:
+        aside = heads.loss(lesson, soft)
+    else:  # a conversation's first token cannot be foreseen, and what is left over of a row is no text
+        aside = along * mean_over(each, ~said & (lesson.positions[:, 1:] > 0) & (following != PAD))
+    return mean_over(each, said), aside, right
+
+
+def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of the chosen values; 0 when there are none."""
+    return (values * chosen).sum() / chosen.sum().clamp(min=1)
 
 
 def fuse_norms() -> None:
@@ -273,7 +269,8 @@ def rate(gone: float, most: float) -> float:
 class Trained:
     """A model that computes in bfloat16 and learns in float32."""
 
-    def __init__(self, model: nn.Module, heads: nn.Module, device: str) -> None:
+    def __init__(self, model: nn.Module, heads: Hints, device: str, along: float) -> None:
+        self.along = along
         self.model = model.to(device)
         self.heads = heads.to(device)
         self.rounded = False
@@ -282,6 +279,7 @@ class Trained:
         self.names = [name for name, _ in model.named_parameters()]
         for part in self.copies:
             part.data = part.data.bfloat16()
+            part.grad = torch.zeros_like(part)
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):  # the other buffers hold angles, which stay exact
                 buffer.data = buffer.data.bfloat16()
@@ -294,9 +292,6 @@ class Trained:
 
     def step(self, rate: float) -> None:
         with torch.no_grad():
-            for copy in self.copies:
-                if copy.grad is None:
-                    copy.grad = torch.zeros_like(copy)
             torch._foreach_copy_([m.grad for m in self.masters], [c.grad for c in self.copies])
             torch._foreach_zero_([c.grad for c in self.copies])
             nn.utils.clip_grad_norm_(self.masters, 1.0, foreach=True)
@@ -307,9 +302,9 @@ class Trained:
 
     def learn(self, lesson: Lesson) -> Tensor:
         """Adds a lesson's gradients; gives back its losses and the share of rows that were right."""
-        loss, hint, right = loss_of(self.model, self.heads, lesson)
-        (loss + hint).backward()
-        return torch.stack([loss.detach(), hint.detach(), right.float().mean()])
+        loss, aside, right = loss_of(self.model, self.heads, lesson, self.along)
+        (loss + aside).backward()
+        return torch.stack([loss.detach(), aside.detach(), right.float().mean()])
 
     def round(self) -> None:
         self.rounded = True
@@ -329,43 +324,6 @@ class Trained:
         return dict(zip(self.names, self.masters, strict=False)) | kept
 
 
-class Recorded:
-    """Lessons of words, replayed as one CUDA graph: launched one by one, kernels so small would leave the GPU idle."""
-
-    def __init__(self, trained: Trained, lesson: Lesson) -> None:
-        self.lesson = Lesson("text", lesson.ids.clone(), lesson.positions.clone(), lesson.wanted.clone(), {})
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                trained.learn(self.lesson)
-        torch.cuda.current_stream().wait_stream(aside)
-        for copy in trained.copies:
-            if copy.grad is not None:
-                copy.grad.zero_()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.told = trained.learn(self.lesson)
-
-    def learn(self, lesson: Lesson) -> Tensor:
-        for mine, other in zip(
-            (self.lesson.ids, self.lesson.positions, self.lesson.wanted),
-            (lesson.ids, lesson.positions, lesson.wanted),
-            strict=True,
-        ):
-            mine.copy_(other)
-        self.graph.replay()
-        return self.told.clone()
-
-
-def record(trained: Trained, lesson: Lesson) -> Recorded | None:
-    try:
-        return Recorded(trained, lesson)
-    except RuntimeError as trouble:
-        print(f"not recorded: {trouble}", flush=True)
-        return None
-
-
 def save(named: dict[str, Tensor], out: Path) -> None:
     """float16, in files small enough to travel."""
     part: dict[str, np.ndarray] = {}
@@ -382,7 +340,7 @@ def save(named: dict[str, Tensor], out: Path) -> None:
 
 
 @torch.no_grad()
-def set_bounds(model: nn.Module, lessons: list[Lesson]) -> None:
+def set_bounds(model: nn.Module, lessons: Iterable[Lesson]) -> None:
     """The clipped linears get bounds a tenth wider than anything these lessons make them see."""
     linears = [m for m in model.modules() if type(m).__name__ == "Gemma4ClippableLinear"]
     seen: dict[int, list[float]] = {}
@@ -396,7 +354,7 @@ def set_bounds(model: nn.Module, lessons: list[Lesson]) -> None:
 
     hooks = [linear.register_forward_hook(watch) for linear in linears]
     for lesson in lessons:
-        loss_of(model, None, lesson)
+        read(model, lesson)
     for hook in hooks:
         hook.remove()
     for linear in linears:
@@ -410,18 +368,50 @@ class Senses:
     def __init__(self, options: Any, device: str) -> None:
         tokenizer = Vocabulary.load(options.vocabulary).tokenizer()
         with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-            mixing = [pool.submit(mix, options.clips, options.sounds // 4, 100 + i) for i in range(4)]
-            self.pools = draw_pictures(tokenizer, options.pictures, device, seed=11)
+            mixing = [
+                pool.submit(mix, options.clips, options.sounds // 4, 100 + 4 * options.seed + i) for i in range(4)
+            ]
+            self.pools = draw_pictures(tokenizer, options.pictures, device, seed=11 + options.seed)
             made = [pair for part in mixing for pair in part.result()]
-        self.sounds = sound_pool(tokenizer, made, device)
-        self.device, self.random, self.batch = device, Random(5), options.media_each
+        self.sounds = sound_pools(tokenizer, made, device)
+        self.random, self.batch = Random(5 + options.seed), options.media_each
 
     def lesson(self, step: int) -> Lesson:
-        if step % 3 == 2:
-            return self.sounds.lesson(self.random, self.batch, self.device)
-        large = step % 9 in (3, 4)  # one in three at the full size
+        if step % 4 == 3:
+            return self.random.choice(self.sounds).lesson(self.random, self.batch)
+        large = step % 2 == 0  # two of three pictures at the full size, as they are shown later
         count = self.batch // 3 if large else self.batch
-        return self.random.choice(self.pools).lesson(self.random, count, large, self.device)
+        return self.random.choice(self.pools).lesson(self.random, count, large)
+
+
+def breakdown(learner: Any, trained: Trained, words: Lesson, senses: Senses | None, rate: float) -> dict[str, float]:
+    """Milliseconds to make a lesson of each kind, to learn it, and to take a step, with nothing else going on."""
+    took = {}
+
+    def measured(name: str, work: Callable[[], Any]) -> Any:
+        wait(words)
+        start = time.perf_counter()
+        result = work()
+        wait(words)
+        took[name] = round(1000 * (time.perf_counter() - start), 2)
+        return result
+
+    makers: dict[str, Callable[[], Lesson]] = {"text": lambda: words}
+    if senses:
+        makers["picture"] = lambda: senses.lesson(1)
+        makers["large picture"] = lambda: senses.lesson(0)
+        makers["sound"] = lambda: senses.lesson(3)
+    for name, make in makers.items():
+        lesson = measured(f"make {name}", make)
+        learner.learn(lesson)  # the first of a shape takes longer
+        measured(name, partial(learner.learn, lesson))
+    measured("optimizer", partial(trained.step, rate))
+    return took
+
+
+def wait(lesson: Lesson) -> None:
+    if lesson.ids.is_cuda:
+        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -436,20 +426,22 @@ def main() -> None:
     parser.add_argument("--sounds", type=int, default=24_000, help="sounds to mix")
     parser.add_argument("--media-each", type=int, default=72, help="pictures or sounds in a step")
     parser.add_argument("--media-every", type=int, default=1, help="steps from one of them to the next")
-    parser.add_argument("--record", action="store_true", help="replay lessons of words as a CUDA graph")
+    parser.add_argument("--record", action="store_true", help="replay lessons as CUDA graphs")
+    parser.add_argument("--read-along", type=float, default=0.15, help="weight of the words the model only reads")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument(
         "--round-at", type=float, default=0.65, help="share of the time after which weights are rounded"
     )
+    parser.add_argument("--seed", type=int, default=0, help="another one, other lessons")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--experts", action="store_true")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    torch.manual_seed(1)
+    torch.manual_seed(1 + options.seed)
     torch.set_float32_matmul_precision("high")
     fuse_norms()
     device = options.device
-    text = text_lessons(options.vocabulary, options.rows, device, options.workers)
+    text = text_lessons(options.vocabulary, options.rows, device, options.workers, options.seed)
     model = build(options.experts)
     if options.begin_from:
         from export import load
@@ -460,38 +452,45 @@ def main() -> None:
         for name, buffer in model.named_buffers():
             if "put_m" in name:
                 buffer.fill_(-math.inf if name.endswith("min") else math.inf)
-    trained = Trained(model, Hints(256), device)
+    trained = Trained(model, Hints(256), device, options.read_along)
     start = time.time()
     senses = None if options.experts else Senses(options, device)
     first = next(text)
     print(f"ready after {time.time() - start:.0f} s", flush=True)
-    recorded = record(trained, first) if options.record else None
+    replayed = options.record and device == "cuda"
+    learner = Recorded(trained) if replayed else trained
     begin, step, log = time.time(), 0, []
+    since = (begin, 0)
     totals: dict[str, list[Any]] = {}
     while (gone := (time.time() - begin) / (60 * options.minutes)) < 1:
         if gone > options.round_at and not trained.rounded:
             trained.round()
-            recorded = record(trained, first) if options.record else None
+            learner = Recorded(trained) if replayed else trained
         words = next(text) if step else first
-        totals.setdefault("text", []).append((recorded or trained).learn(words))
+        totals.setdefault("text", []).append(learner.learn(words))
         if senses and step % options.media_every == 0:
             lesson = senses.lesson(step // options.media_every)
-            totals.setdefault(lesson.kind, []).append(trained.learn(lesson))
+            totals.setdefault(lesson.kind, []).append(learner.learn(lesson))
         trained.step(rate(gone, options.rate))
         step += 1
+        if step == 100:
+            print(json.dumps({"ms": breakdown(learner, trained, words, senses, rate(gone, options.rate))}), flush=True)
         if step % 200 == 0 or step == 20:
+            means = {kind: torch.stack(part).mean(0).tolist() for kind, part in totals.items()}
+            now = time.time()
             line: dict[str, Any] = {
                 "step": step,
-                "seconds": round(time.time() - begin),
+                "seconds": round(now - begin),
+                "ms": round(1000 * (now - since[0]) / (step - since[1]), 1),  # per step
                 "rate": round(rate(gone, options.rate), 6),
             }
-            line |= {kind: [round(v, 4) for v in torch.stack(part).mean(0).tolist()] for kind, part in totals.items()}
-            totals = {}
+            line |= {kind: [round(v, 4) for v in values] for kind, values in means.items()}
+            totals, since = {}, (now, step)
             log.append(line)
             print(json.dumps(line), flush=True)
     named = trained.finish()
     if senses:
-        set_bounds(trained.model, [senses.lesson(i) for i in range(64)])
+        set_bounds(trained.model, (senses.lesson(i) for i in range(64)))
     save(named, options.out)
     facts = {"torch": torch.__version__, "transformers": transformers.__version__}
     facts["options"] = {key: str(value) for key, value in vars(options).items()}

@@ -4,8 +4,10 @@ A `World` is a handful of people with facts, drawn at random. Names of people an
 one in eight belongs to the held-out worlds alone, so no training story ever speaks of them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from string import ascii_lowercase, ascii_uppercase
 from zlib import crc32
 
 _FIRST = [
@@ -76,6 +78,7 @@ def held_out(name: str) -> bool:
 
 PEOPLE = [first + second for first in _FIRST for second in _SECOND]
 PLACES = [stem + end for stem in _STEM for end in _END]
+LETTERS = (ascii_lowercase, ascii_uppercase)
 SYLLABLES = (_FIRST + _STEM, _SECOND + _END)
 
 
@@ -136,17 +139,24 @@ class Names:
         self._used: set[str] = set()
 
     def person(self) -> str:
-        """One of the world's people, or now and then a name never heard before, so that copying is learnt."""
-        if self._random.random() < 0.3:
-            return self._pick(None)
-        return self._pick(PEOPLE)
+        """One of the world's people, or as often a name never heard before, so that copying is learnt."""
+        return self.invented() if self._random.random() < 0.5 else self._pick(lambda: self._random.choice(PEOPLE))
 
     def place(self) -> str:
-        return self._pick(PLACES)
+        return self._pick(lambda: self._random.choice(PLACES))
 
-    def _pick(self, names: list[str] | None) -> str:
+    def invented(self) -> str:
+        return self._pick(self._invented)
+
+    def letters(self) -> str:
+        """Two to six letters that need not sound like anything: xqt, OBWK."""
+        return self._pick(
+            lambda: "".join(self._random.choices(self._random.choice(LETTERS), k=self._random.randint(2, 6)))
+        )
+
+    def _pick(self, make: Callable[[], str]) -> str:
         while True:
-            name = self._random.choice(names) if names else self._invented()
+            name = make()
             if held_out(name) == self._test and name not in self._used:
                 self._used.add(name)
                 return name
