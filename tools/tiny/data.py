@@ -8,16 +8,19 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from skills import Case, conversation
 from vocabulary import Vocabulary
 
-from wgemma.text.template import segments
+from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
 LONGEST = 512
+# Of the chat protocol: a large model's answer without thinking begins with an empty thought.
+Size = Literal["small", "large"]
 SOFT = {"image": ("<|image>", "<|image|>", "<image|>"), "audio": ("<|audio>", "<|audio|>", "<audio|>")}
 
 
@@ -37,47 +40,29 @@ class Rows:
         return self.ids[span], self.said[span]
 
 
-def encode(tokenizer: Tokenizer, case: Case, soft: dict[str, int] | None = None) -> tuple[list[int], list[bool]]:
-    """A whole conversation; a picture or a sound takes `soft[kind]` places."""
+def encode(
+    tokenizer: Tokenizer, case: Case, soft: dict[str, int] | None = None, size: Size = "small"
+) -> tuple[list[int], list[bool]]:
+    """A whole conversation, and which tokens the model says; a picture or a sound takes `soft[kind]` places."""
     ids: list[int] = []
-    for piece in segments(case.messages, tools=case.tools or None, think=case.think, open_reply=False):
+    said: list[bool] = []
+    for piece in lesson(case.messages, tools=case.tools or None, size=size):
         if piece.media is None:
             ids += tokenizer.encode(piece.text, special=piece.trusted)
-            continue
-        kind = str(piece.media["type"])
-        first, slot, last = (tokenizer.special[text] for text in SOFT[kind])
-        ids += [first, *[slot] * (soft or {})[kind], last]
-    return ids, _said(tokenizer, ids)
+        else:
+            kind = str(piece.media["type"])
+            first, slot, last = (tokenizer.special[text] for text in SOFT[kind])
+            ids += [first, *[slot] * (soft or {})[kind], last]
+        said += [piece.own] * (len(ids) - len(said))
+    return ids, said
 
 
-def _said(tokenizer: Tokenizer, ids: list[int]) -> list[bool]:
-    """Everything between `<|turn>model\\n` and `<turn|>`, but for what tools answered."""
-    turn, end = tokenizer.special["<|turn>"], tokenizer.special["<turn|>"]
-    open_result, close_result = tokenizer.special["<|tool_response>"], tokenizer.special["<tool_response|>"]
-    head = tokenizer.encode("model\n")
-    said, speaking, listening, skip = [], False, False, 0
-    for i, token in enumerate(ids):
-        if token == turn:
-            speaking = ids[i + 1 : i + 1 + len(head)] == head
-            skip = 1 + len(head)
-        own = speaking and not listening and skip <= 0
-        said.append(own)
-        skip -= 1
-        if token == open_result:
-            listening = True  # the token itself ends the model's part
-        elif token == close_result:
-            listening = False
-        elif token == end:
-            speaking = False
-    return said
-
-
-def shard(vocabulary: Path, number: int, conversations: int) -> Rows:
+def shard(vocabulary: Path, number: int, conversations: int, size: Size) -> Rows:
     tokenizer = Vocabulary.load(vocabulary).tokenizer()
     random = Random(f"shard {number}")
     ids, said, starts = array("H"), array("b"), [0]
     while len(starts) <= conversations:
-        row, own = encode(tokenizer, conversation(random))
+        row, own = encode(tokenizer, conversation(random), size=size)
         if len(row) <= LONGEST:
             ids.extend(row)
             said.extend(own)

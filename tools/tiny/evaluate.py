@@ -165,7 +165,7 @@ def through_transformers(
         good = 0
         for question in questions(name, count, clips):
             inputs, soft = _media(question, device)
-            ids, said = encode(tokenizer, question.case, soft)
+            ids, said = encode(tokenizer, question.case, soft, "large" if experts else "small")
             last = len(said) - 1 - said[::-1].index(True)
             first = last
             while said[first - 1]:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from vocabulary import Vocabulary
 
-from data import encode, shard
+from data import Size, encode, shard
 from model import build
 
 SHARD = 6_000
@@ -55,9 +55,9 @@ def to_device(array: np.ndarray, device: str) -> Tensor:
 # -- text
 
 
-def packed(vocabulary: Path, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def packed(vocabulary: Path, number: int, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A shard's conversations, several to a row: ids, positions (each starts at 0 again), what is to be said."""
-    rows = shard(vocabulary, number, SHARD)
+    rows = shard(vocabulary, number, SHARD, size)
     order = sorted((i for i in range(len(rows)) if len(rows.row(i)[0]) <= ROW), key=lambda i: -len(rows.row(i)[0]))
     bins: list[list[int]] = []
     open_with: list[list[int]] = [[] for _ in range(ROW + 1)]  # the rows that have so much room left
@@ -85,13 +85,13 @@ def packed(vocabulary: Path, number: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return ids[mixed], positions[mixed], wanted[mixed]
 
 
-def text_lessons(vocabulary: Path, rows: int, device: str, workers: int, seed: int) -> Iterator[Lesson]:
+def text_lessons(vocabulary: Path, rows: int, device: str, workers: int, seed: int, size: Size) -> Iterator[Lesson]:
     numbers = itertools.count(seed * 1_000_000)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        ahead = [pool.submit(packed, vocabulary, next(numbers)) for _ in range(3 * workers)]
+        ahead = [pool.submit(packed, vocabulary, next(numbers), size) for _ in range(3 * workers)]
         while True:
             arrays = ahead.pop(0).result()
-            ahead.append(pool.submit(packed, vocabulary, next(numbers)))
+            ahead.append(pool.submit(packed, vocabulary, next(numbers), size))
             for start in range(0, len(arrays[0]) - rows + 1, rows):
                 parts = [to_device(array[start : start + rows], device).long() for array in arrays]
                 yield Lesson("text", *parts)
@@ -441,7 +441,8 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     fuse_norms()
     device = options.device
-    text = text_lessons(options.vocabulary, options.rows, device, options.workers, options.seed)
+    size: Size = "large" if options.experts else "small"
+    text = text_lessons(options.vocabulary, options.rows, device, options.workers, options.seed, size)
     model = build(options.experts)
     if options.begin_from:
         from export import load
