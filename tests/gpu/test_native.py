@@ -1,12 +1,14 @@
 """The device on this machine: bytes go in and come out, tapes replay the same on both paths, nothing is left behind."""
 
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from wgemma.errors import OutOfMemory
+from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
+from wgemma.gpu import raw
 from wgemma.gpu.device import DEFAULT_LIMITS, Span
 from wgemma.gpu.native import NativeBuffer, NativeDevice, open_floor_device
 from wgemma.gpu.tape import Tape
@@ -82,6 +84,109 @@ def test_writes_and_tapes_happen_in_the_order_of_the_calls(device: NativeDevice)
     device.free(seen)
 
 
+# -- readings
+
+
+@pytest.fixture(params=["polled", "by wgpu's thread"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of reading: by wgpu-native's C functions, and by wgpu's public methods where those are missing."""
+    assert raw._map_answered is not None
+    if request.param != "polled":
+        monkeypatch.setattr(raw, "_map_answered", None)
+
+
+@pytest.mark.usefixtures("way")
+def test_readings_in_flight_each_get_what_was_there_when_they_asked(device: NativeDevice) -> None:
+    buffer = device.buffer(4, "test")
+    for _ in range(3):  # with staging memory of their own, then with what came back
+        readings = []
+        for i in range(5):
+            device.write(buffer, 0, struct.pack("<I", i))
+            readings.append(device.read_later(buffer, 0, 4))
+        order = (0, 1, 4, 2, 3)
+        assert [struct.unpack("<I", run(readings[i].bytes()))[0] for i in order] == list(order)
+    device.free(buffer)
+
+
+@pytest.mark.usefixtures("way")
+def test_staging_memory_comes_back_and_is_used_again(device: NativeDevice) -> None:
+    buffer = filled(device, 1, 2)
+    run(device.read(buffer))
+    before = list(device._staging)
+    for _ in range(10):
+        assert floats(device, buffer) == (1, 2)
+    assert device._staging == before
+    device.free(buffer)
+
+
+def test_a_reading_does_not_wait_for_what_was_submitted_after_it(device: NativeDevice) -> None:
+    count = 4 << 20
+    x, y, small = device.buffer(8 * count, "x"), device.buffer(4 * count, "y"), filled(device, 7)
+    tape = Tape(device, "long")
+    for _ in range(8):
+        tape.run("activate", [count // 256], {"x": x, "y": y}, (count, 0, 0), {"GEGLU": True})
+    program = tape.program()
+    reading = device.read_later(small, 0, 4)
+    begun = time.perf_counter()
+    program.replay()
+    assert struct.unpack("<f", run(reading.bytes())) == (7,)
+    read = time.perf_counter()
+    run(device.wait())
+    assert read - begun < (time.perf_counter() - begun) / 2
+    tape.free()
+    for buffer in (x, y, small):
+        device.free(buffer)
+
+
+def test_a_reading_nobody_waits_for_disturbs_nobody(device: NativeDevice) -> None:
+    buffer = filled(device, 3)
+    for _ in range(20):
+        device.read_later(buffer, 0, 4)
+        assert floats(device, buffer) == (3,)
+    device.free(buffer)
+
+
+@pytest.mark.parametrize("how", ["closed", "by the driver"])
+@pytest.mark.usefixtures("way")
+def test_a_reading_whose_device_is_lost_says_so(how: str) -> None:
+    device = open_floor_device()
+    reading = device.read_later(filled(device, 1), 0, 4)
+    device.close() if how == "closed" else device._device.destroy()
+    with pytest.raises(DeviceLost, match="was lost"):
+        run(reading.bytes())
+
+
+def test_ctrl_c_while_the_answer_arrives_is_heard(device: NativeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Struck(dict[int, object]):
+        """Readings of which the first to be looked up is met by Ctrl-C."""
+
+        struck = False
+
+        def get(self, number: int, default: object = None) -> object:
+            if not self.struck:
+                self.struck = True
+                raise KeyboardInterrupt
+            return super().get(number, default)
+
+    buffer = filled(device, 1)
+    run(device.wait())
+    monkeypatch.setattr(raw, "_asked", Struck())
+    reading = device.read_later(buffer, 0, 4)
+    with pytest.raises(KeyboardInterrupt):
+        run(reading.bytes())
+    assert floats(device, buffer) == (1,)
+    device.free(buffer)
+
+
+def test_a_result_that_cannot_be_given_is_a_sentence(device: NativeDevice) -> None:
+    buffer = filled(device, 1)
+    reading = device.read_later(buffer, 0, 4)
+    reading._staging.destroy()
+    with pytest.raises(DeviceError, match="the GPU did not give its result: "):
+        run(reading.bytes())
+    device.free(buffer)
+
+
 @pytest.mark.parametrize("size", [DEFAULT_LIMITS.buffer + 1, 1 << 33, 1 << 40])
 def test_a_buffer_beyond_the_limits_is_out_of_memory(device: NativeDevice, size: int) -> None:
     with pytest.raises(OutOfMemory, match="the weights needs "):
@@ -141,11 +246,11 @@ def gelu_products(device: NativeDevice) -> tuple[Tape, list[NativeBuffer]]:
 
 def test_raw_replay_equals_replay_by_the_public_methods(device: NativeDevice) -> None:
     results = []
-    for raw in (True, False):
+    for quick in (True, False):
         tape, buffers = gelu_products(device)
         program = tape.program()
         assert program._raw is not None
-        if not raw:
+        if not quick:
             program._raw = None
         program.replay()
         results.append([floats(device, buffer) for buffer in buffers])

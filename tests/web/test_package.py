@@ -11,7 +11,8 @@ import pytest
 
 from wgemma.web.package import ROOT, make_package
 
-NATIVE = {"wgemma.__main__", "wgemma.engine.fallback", "wgemma.gpu.native"}  # never imported in a page
+# Never imported in a page.
+NATIVE = {"wgemma.__main__", "wgemma.engine.fallback", "wgemma.gpu.c_types", "wgemma.gpu.native", "wgemma.gpu.raw"}
 
 
 @pytest.fixture(scope="module")

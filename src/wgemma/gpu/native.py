@@ -1,8 +1,4 @@
-"""The device on this machine, through wgpu: Vulkan, Metal or D3D12.
-
-Replaying a tape is a tight loop over wgpu-native's C functions, three times as fast as wgpu's Python methods. Those C
-functions are private to wgpu; where they are missing the public methods do the same, slower.
-"""
+"""The device on this machine, through wgpu: Vulkan, Metal or D3D12."""
 
 import os
 import struct
@@ -15,13 +11,18 @@ import wgpu
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Limits, Program, Span
+from wgemma.gpu.raw import (
+    SMALL_READ,
+    NativeProgram,
+    Reading,
+    commands_for,
+    nanoseconds_of_a_tick,
+    reading,
+    record_copy,
+    trusted_module,
+)
 from wgemma.gpu.shaders import declarations, enabled, load_shader
 from wgemma.gpu.tape import Command, Copy
-
-try:
-    from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
-except ImportError:  # another backend of wgpu: the public methods will do
-    ffi = lib = None
 
 # Our limits, by wgpu's names for them.
 _LIMIT_NAMES = {
@@ -33,7 +34,6 @@ _LIMIT_NAMES = {
     "workgroups": "max-compute-workgroups-per-dimension",
     "offset_alignment": "min-storage-buffer-offset-alignment",
 }
-_SMALL_READ = 1 << 16  # readings up to this size share buffers
 _QUERIES = 4096  # the most WebGPU allows in a query set
 _NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
 _FEATURES = {"shader-f16": "shader-f16", "subgroup": "subgroups", "timestamp-query": "timestamp-query"}
@@ -182,20 +182,20 @@ class NativeDevice:
         except wgpu.GPUError as trouble:
             raise self.trouble("the GPU took no data", trouble) from None
 
-    def read_later(self, buffer: Buffer, offset: int, size: int) -> "_NativeReading":
+    def read_later(self, buffer: Buffer, offset: int, size: int) -> Reading:
         assert isinstance(buffer, NativeBuffer)
         self.check()
-        staging = self._staging.pop() if self._staging and size <= _SMALL_READ else None
+        staging = self._staging.pop() if self._staging and size <= SMALL_READ else None
         if staging is None:
             usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
             try:
-                staging = self._device.create_buffer(size=max(size, _SMALL_READ), usage=usage)
+                staging = self._device.create_buffer(size=max(size, SMALL_READ), usage=usage)
             except wgpu.GPUError as trouble:
                 raise self.trouble("nothing can be read back", trouble) from None
-        encoder = self._device.create_command_encoder()
-        encoder.copy_buffer_to_buffer(buffer.handle, offset, staging, 0, size)
-        self._submit(encoder)
-        return _NativeReading(self, staging, size)
+        commands = commands_for(self)
+        commands.copy_buffer_to_buffer(buffer.handle, offset, staging, 0, size)
+        commands.submit()
+        return reading(self, staging, size)
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
@@ -268,24 +268,13 @@ class NativeDevice:
         return NativeKernel(name, pipeline, layout, {d.name: d.index for d in declared})
 
     def _module(self, name: str, code: str) -> Any:
-        """The shader, without the run-time checks naga adds where that can be asked for: our shaders are tested with
-        the checks on, and run up to twice as fast without."""
-        if self.plain(name) or not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
-            return self._device.create_shader_module(label=name, code=code)
-        text = code.encode()
-        data = ffi.new("char[]", text)
-        source = ffi.new("WGPUShaderSourceWGSL *")
-        source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
-        source.code.data, source.code.length = data, len(text)
-        descriptor = ffi.new("WGPUShaderModuleDescriptor *")
-        descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
-        handle = lib.wgpuDeviceCreateShaderModuleTrusted(self._device._internal, descriptor, 0)
-        return GPUShaderModule(name, handle, self._device)
+        trusted = None if self.plain(name) else trusted_module(self._device, name, code)
+        return trusted or self._device.create_shader_module(label=name, code=code)
 
     # -- programs
 
     def program(self, commands: Sequence[Command], label: str) -> Program:
-        return _NativeProgram(self, [self._ready(command) for command in commands])
+        return NativeProgram(self, [self._ready(command) for command in commands])
 
     def _ready(self, command: Command) -> Any:
         if isinstance(command, Copy):
@@ -331,7 +320,7 @@ class NativeDevice:
         used = 0
         for step in steps:
             if isinstance(step, Copy):
-                _copy(encoder, step)
+                record_copy(encoder, step)
                 continue
             writes = {
                 "query_set": queries,
@@ -350,14 +339,8 @@ class NativeDevice:
         ticks = struct.unpack(f"<{count}Q", self._device.queue.read_buffer(stamps))[:used]
         queries.destroy()
         stamps.destroy()
-        return [max(end - begin, 0) * self._tick for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
-
-    @property
-    def _tick(self) -> float:
-        """Nanoseconds a timestamp counts in."""
-        if not hasattr(lib, "wgpuQueueGetTimestampPeriod"):
-            return 1.0
-        return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
+        tick = nanoseconds_of_a_tick(self._device)
+        return [max(end - begin, 0) * tick for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
 
     async def reopen(self) -> "NativeDevice":
         limits, features, trusted, compact = self._asked
@@ -389,86 +372,6 @@ def _entry(index: int, bound: Any) -> dict[str, Any]:
     span = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
     assert isinstance(span.buffer, NativeBuffer)
     return {"binding": index, "resource": {"buffer": span.buffer.handle, "offset": span.offset, "size": span.size}}
-
-
-def _copy(encoder: Any, copy: Copy) -> None:
-    source, target = copy.source, copy.target
-    assert isinstance(source, NativeBuffer) and isinstance(target, NativeBuffer)
-    encoder.copy_buffer_to_buffer(source.handle, copy.source_offset, target.handle, copy.target_offset, copy.size)
-
-
-class _NativeReading:
-    """A copy under way in a mappable buffer, which goes back to the pool when it was read."""
-
-    def __init__(self, device: NativeDevice, staging: Any, size: int) -> None:
-        self._device = device
-        self._staging = staging
-        self._size = size
-        self._promise = staging.map_async(wgpu.MapMode.READ, 0, size)
-
-    async def bytes(self) -> bytes:
-        try:
-            self._wait()
-            data = bytes(self._staging.read_mapped(0, self._size))
-            self._staging.unmap()
-        except wgpu.GPUError as trouble:
-            raise self._device.trouble("the GPU did not give its result", trouble) from None
-        if self._staging.size == _SMALL_READ:
-            self._device._staging.append(self._staging)
-        return data
-
-    def _wait(self) -> None:
-        """Waits for the copy, but not for ever: a device that goes meanwhile takes the answer with it."""
-        arrived = getattr(self._promise, "_thread_event", None)
-        while arrived is not None and not arrived.is_set():
-            self._device.check()
-            arrived.wait(0.25)
-        self._promise.sync_wait()
-
-
-class _NativeProgram:
-    """Bind groups and pipelines in order; each replay records a fresh command buffer, as WebGPU demands."""
-
-    def __init__(self, device: NativeDevice, steps: list[Any]) -> None:
-        self._device = device
-        self._steps = steps
-        raw = lib is not None and all(hasattr(step[0], "_internal") for step in steps if not isinstance(step, Copy))
-        self._raw = [self._internals(step) for step in steps] if raw else None
-
-    def _internals(self, step: Any) -> Any:
-        return step if isinstance(step, Copy) else (step[0]._internal, step[1]._internal, *step[2])
-
-    def replay(self) -> None:
-        self._device.check()
-        encoder = self._device._device.create_command_encoder()
-        compute = None
-        for step in self._raw if self._raw is not None else self._steps:
-            if isinstance(step, Copy):
-                if compute is not None:
-                    compute.end()
-                    compute = None
-                _copy(encoder, step)
-                continue
-            if compute is None:
-                compute = encoder.begin_compute_pass()
-                if self._raw is not None:
-                    inner = compute._internal
-                    set_pipeline = lib.wgpuComputePassEncoderSetPipeline
-                    set_group = lib.wgpuComputePassEncoderSetBindGroup
-                    dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-                    null = ffi.NULL
-            if self._raw is not None:
-                pipeline, group, x, y, z = step
-                set_pipeline(inner, pipeline)
-                set_group(inner, 0, group, 0, null)
-                dispatch(inner, x, y, z)
-            else:
-                compute.set_pipeline(step[0])
-                compute.set_bind_group(0, step[1])
-                compute.dispatch_workgroups(*step[2])
-        if compute is not None:
-            compute.end()
-        self._device._submit(encoder)
 
 
 def open_floor_device() -> NativeDevice:

@@ -1,0 +1,37 @@
+"""C types looked up instead of parsed.
+
+wgpu names C types in strings (`WGPUBufferDescriptor *`), and cffi runs a whole C parser over each new one, with every
+name of wgpu's header in front: 20 ms, forty times before a model answers. Nearly all of them are a declared name with
+at most a star or brackets behind it, and need no parser.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+_PLAIN = re.compile(r"(\w+) ?(\*|\[(\d*)\])? ?")
+
+
+def look_up_types(ffi: Any) -> None:
+    """From now on `ffi` looks plain types up; whatever is not found, or not where it used to be, is parsed as ever."""
+    parser: Any = getattr(ffi, "_parser", None)
+    if hasattr(parser, "_declarations") and hasattr(parser, "parse_type"):
+        parser.parse_type = looking_up(parser, parser.parse_type)
+
+
+def looking_up(parser: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    from cffi import model
+
+    def parse_type(text: str) -> Any:
+        plain = _PLAIN.fullmatch(text)
+        declared = parser._declarations.get(f"typedef {plain[1]}") if plain else None
+        if plain is None or declared is None:
+            return parse(text)
+        kind, qualifiers = declared
+        if plain[2] is None:
+            return kind
+        if plain[2] == "*":
+            return model.PointerType(kind, qualifiers)
+        return model.ArrayType(kind, int(plain[3]) if plain[3] else None)
+
+    return parse_type

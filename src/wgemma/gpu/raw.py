@@ -1,0 +1,253 @@
+"""What a native device does through wgpu-native's C functions: recording, reading back, compiling without checks.
+
+Recording is a tight loop over them, three times as fast as wgpu's Python methods. Reading uses them too, because wgpu
+waits in a thread that notices the end of the last submission only, and lets nothing be submitted meanwhile. They are
+private to wgpu; where they are missing its public methods do it, slower.
+"""
+
+import time
+from collections.abc import Sequence
+from itertools import count, groupby
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+import wgpu
+
+from wgemma.gpu.c_types import look_up_types
+from wgemma.gpu.tape import Copy
+
+if TYPE_CHECKING:
+    from wgemma.gpu.native import NativeDevice
+
+try:
+    from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
+    from wgpu.backends.wgpu_native._api import from_c_string_view, libf
+except ImportError:  # another backend of wgpu: the public methods will do
+    GPUShaderModule = ffi = lib = libf = None
+else:
+    look_up_types(ffi)
+
+SMALL_READ = 1 << 16  # readings up to this size share buffers
+_LONGEST_PAUSE = 0.001  # seconds between two looks at whether a result is there
+
+
+def trusted_module(device: Any, name: str, code: str) -> Any | None:
+    """The shader without the run-time checks naga adds, where that can be asked for: our shaders are tested with the
+    checks on, and run up to twice as fast without."""
+    if not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
+        return None
+    text = code.encode()
+    data = ffi.new("char[]", text)
+    source = ffi.new("WGPUShaderSourceWGSL *")
+    source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
+    source.code.data, source.code.length = data, len(text)
+    descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+    descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+    return GPUShaderModule(name, lib.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0), device)
+
+
+def nanoseconds_of_a_tick(device: Any) -> float:
+    """What a timestamp counts in."""
+    if not hasattr(lib, "wgpuQueueGetTimestampPeriod"):
+        return 1.0
+    return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
+
+
+def record_copy(commands: Any, copy: Copy) -> None:
+    source, target = cast(Any, copy.source).handle, cast(Any, copy.target).handle
+    commands.copy_buffer_to_buffer(source, copy.source_offset, target, copy.target_offset, copy.size)
+
+
+# -- reading back
+
+
+class Reading:
+    """A copy under way in a mappable buffer, which goes back to the pool when it was read."""
+
+    def __init__(self, device: "NativeDevice", staging: Any, size: int) -> None:
+        self._device = device
+        self._staging = staging
+        self._size = size
+        self._ask()
+
+    def _ask(self) -> None:
+        self._promise = self._staging.map_async(wgpu.MapMode.READ, 0, self._size)
+
+    def _wait(self) -> None:
+        """Waits for the copy, but not for ever: a device that goes meanwhile takes the answer with it."""
+        arrived = getattr(self._promise, "_thread_event", None)
+        while arrived is not None and not arrived.is_set():
+            self._device.check()
+            arrived.wait(0.25)
+        self._promise.sync_wait()
+
+    def _take(self) -> bytes:
+        data = bytes(self._staging.read_mapped(0, self._size))
+        self._staging.unmap()
+        return data
+
+    async def bytes(self) -> bytes:
+        try:
+            self._wait()
+            data = self._take()
+        except wgpu.GPUError as trouble:
+            raise self._device.trouble("the GPU did not give its result", trouble) from None
+        if self._staging.size == SMALL_READ:
+            self._device._staging.append(self._staging)
+        return data
+
+
+class PolledReading(Reading):
+    """A reading that asks the GPU itself how far it is, and so has its bytes before later submissions are done."""
+
+    def _ask(self) -> None:
+        self.answer: str | BaseException | None = None  # "" when the bytes are there, or what went wrong
+        number = next(_numbers)
+        _asked[number] = self
+        info = ffi.new("WGPUBufferMapCallbackInfo *")
+        info.mode = lib.WGPUCallbackMode_AllowProcessEvents
+        info.callback = _map_answered
+        info.userdata1 = ffi.cast("void *", number)
+        try:
+            libf.wgpuBufferMapAsync(self._staging._internal, lib.WGPUMapMode_Read, 0, self._size, info[0])
+        except wgpu.GPUError as trouble:
+            raise self._device.trouble("nothing can be read back", trouble) from None
+
+    def _wait(self) -> None:
+        """Looks whether the answer is there, with pauses in proportion to the time that passed: no call lasts, so
+        Ctrl-C is heard, and a software GPU has this core too."""
+        begun = time.perf_counter()
+        while self.answer is None:
+            self._device.check()
+            self._device._device._poll()
+            if self.answer is None:
+                time.sleep(min((time.perf_counter() - begun) / 8, _LONGEST_PAUSE))
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        if self.answer:
+            raise wgpu.GPUError(self.answer)
+
+    def _take(self) -> bytes:
+        data = libf.wgpuBufferGetConstMappedRange(self._staging._internal, 0, self._size)
+        taken = bytes(ffi.buffer(data, self._size))
+        libf.wgpuBufferUnmap(self._staging._internal)
+        return taken
+
+
+# Readings by the number their answer comes with. The answer to one that nobody holds any more goes nowhere.
+_asked: WeakValueDictionary[int, PolledReading] = WeakValueDictionary()
+_numbers = count(1)
+
+
+def _answer(status: int, message: Any, number: Any, _: Any) -> None:
+    reading = _asked.get(int(ffi.cast("uintptr_t", number)))
+    if reading is not None:
+        good = status == lib.WGPUMapAsyncStatus_Success
+        reading.answer = "" if good else from_c_string_view(message) or f"mapping ended with status {status}"
+
+
+def _interrupted(_: Any, error: BaseException, trace: Any) -> None:
+    """Ctrl-C struck in `_answer`, which C called and cannot raise it: whoever waits will."""
+    reading = _asked.get(int(ffi.cast("uintptr_t", trace.tb_frame.f_locals["number"])))
+    if reading is not None:
+        reading.answer = error
+
+
+_map_answered = ffi.callback("WGPUBufferMapCallback", _answer, onerror=_interrupted) if ffi is not None else None
+
+
+def reading(device: "NativeDevice", staging: Any, size: int) -> Reading:
+    """What a copy into `staging` brings."""
+    return Reading(device, staging, size) if _map_answered is None else PolledReading(device, staging, size)
+
+
+# -- recording
+
+
+class NativeProgram:
+    """Bind groups and pipelines in order; each replay records a fresh command buffer, as WebGPU demands."""
+
+    def __init__(self, device: "NativeDevice", steps: list[Any]) -> None:
+        self._device = device
+        # What lies between two copies is one compute pass.
+        self._parts = [(copies, list(part)) for copies, part in groupby(steps, lambda step: isinstance(step, Copy))]
+        raw = lib is not None and all(hasattr(step[0], "_internal") for step in steps if not isinstance(step, Copy))
+        self._raw = [(copies, part if copies else _internals(part)) for copies, part in self._parts] if raw else None
+
+    def replay(self) -> None:
+        self._device.check()
+        commands = (Commands if self._raw is None else RawCommands)(self._device)
+        for copies, part in self._raw or self._parts:
+            if copies:
+                for copy in part:
+                    record_copy(commands, copy)
+            else:
+                commands.dispatch(part)
+        commands.submit()
+
+
+def _internals(dispatches: Sequence[Any]) -> list[Any]:
+    return [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in dispatches]
+
+
+class Commands:
+    """What one submission holds, recorded by wgpu's public methods."""
+
+    def __init__(self, device: "NativeDevice") -> None:
+        self._device = device
+        self._encoder = device._device.create_command_encoder()
+        self.copy_buffer_to_buffer = self._encoder.copy_buffer_to_buffer
+
+    def dispatch(self, dispatches: Sequence[Any]) -> None:
+        """A compute pass of (pipeline, group, grid)."""
+        compute = self._encoder.begin_compute_pass()
+        for pipeline, group, grid in dispatches:
+            compute.set_pipeline(pipeline)
+            compute.set_bind_group(0, group)
+            compute.dispatch_workgroups(*grid)
+        compute.end()
+
+    def submit(self) -> None:
+        self._device._submit(self._encoder)
+
+
+class RawCommands:
+    """The same by wgpu-native's functions; `lib` has them bare, `libf` so that errors are raised."""
+
+    def __init__(self, device: "NativeDevice") -> None:
+        self._device = device
+        encoder = libf.wgpuDeviceCreateCommandEncoder(device._device._internal, ffi.NULL)
+        self._encoder = ffi.gc(encoder, lib.wgpuCommandEncoderRelease)
+
+    def copy_buffer_to_buffer(
+        self, source: Any, source_offset: int, target: Any, target_offset: int, size: int
+    ) -> None:
+        copy = libf.wgpuCommandEncoderCopyBufferToBuffer
+        copy(self._encoder, source._internal, source_offset, target._internal, target_offset, size)
+
+    def dispatch(self, dispatches: Sequence[Any]) -> None:
+        """A compute pass of (pipeline, group, x, y, z), all of them wgpu-native's."""
+        null = ffi.NULL
+        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        set_group = lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        begun = libf.wgpuCommandEncoderBeginComputePass(self._encoder, null)
+        compute = ffi.gc(begun, lib.wgpuComputePassEncoderRelease)
+        for pipeline, group, x, y, z in dispatches:
+            set_pipeline(compute, pipeline)
+            set_group(compute, 0, group, 0, null)
+            dispatch(compute, x, y, z)
+        libf.wgpuComputePassEncoderEnd(compute)
+
+    def submit(self) -> None:
+        try:
+            commands = libf.wgpuCommandEncoderFinish(self._encoder, ffi.NULL)
+            commands = ffi.gc(commands, lib.wgpuCommandBufferRelease)
+            queue = self._device._device.queue._internal
+            libf.wgpuQueueSubmit(queue, 1, ffi.new("WGPUCommandBuffer[1]", [commands]))
+        except wgpu.GPUError as trouble:
+            raise self._device.trouble("the GPU refused a command", trouble) from None
+
+
+def commands_for(device: "NativeDevice") -> Commands | RawCommands:
+    return Commands(device) if lib is None else RawCommands(device)
