@@ -3,28 +3,36 @@
 For every kernel, form and shape: its time, the bytes it must move and the operations it must do, and what share that is
 of what this adapter streams and computes when it does nothing else, both measured first. Shapes are those of E2B, E4B,
 26B-A4B and 31B in Q4_K_M; weights are random. A kernel that reads weights once takes them from copies by turns, so that
-no cache has them. Times are the best of several, by timestamps where the adapter has them and by the clock where not.
+no cache has them.
+
+Times are the best of several, by timestamps where the adapter has them and by the clock where not. A GPU that was idle
+while pipelines were compiled runs at a fraction of its clock for a while; so before every timing it multiplies and adds
+for 30 ms, in the same submission (not where the adapter is the CPU). What is timed is a chain of as many repeats as
+take 2 ms, in one compute pass between two timestamps, so that the cost of a pass of its own is not in the figure.
 """
 
 import argparse
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wgpu
 
 from wgemma.cli.bench import stream_bandwidth
-from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.gpu.device import Binding, Buffer, Program, Span
 from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.raw import nanoseconds_of_a_tick
 from wgemma.gpu.tape import Dispatch, Number, Tape
 from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.matmul import FEW, THREADS, Groups, Matmuls, Precision, Result, tile_shape
+from wgemma.model.matmul import FEW, THREADS, Groups, Matmuls, Result, project_span, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -33,6 +41,10 @@ from wgemma.sync import run
 COLD = 256 << 20  # bytes of copies that no cache holds
 SEED = 64  # rows of random weights; a matrix repeats them
 EPS = 1e-6
+HEAT = 0.03  # seconds of work before every timing
+AWAKE = 1.5  # and before the first: until then a clock has risen
+CHAIN = 0.002  # seconds of one timing, ten times that by the clock
+LONGEST = 512  # dispatches of one timing
 
 # (model, what, type, K, N): what a token of each passes through, but for what is alike in another.
 MATRICES = [
@@ -63,11 +75,11 @@ FMA = """
 @group(0) @binding(0) var<storage, read_write> y: array<f32>;
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let f = vec4<NUMBER>(NUMBER(0.999) + NUMBER(id.x & 1u) * NUMBER(0.0005));
+  let f = vec4<f32>(0.999 + f32(id.x & 1u) * 0.0005);
   var a = f;
-  var b = f + NUMBER(1.0);
-  var c = f + NUMBER(2.0);
-  var d = f + NUMBER(3.0);
+  var b = f + 1.0;
+  var c = f + 2.0;
+  var d = f + 3.0;
   for (var i = 0u; i < ROUNDSu; i++) {
     a = fma(a, f, f);
     b = fma(b, f, f);
@@ -75,7 +87,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     d = fma(d, f, f);
   }
   let sum = a + b + c + d;
-  if (f32(sum.x + sum.y + sum.z + sum.w) == 12345.0) { y[0] = 1.0; }
+  if (sum.x + sum.y + sum.z + sum.w == 12345.0) { y[0] = 1.0; }
 }
 """
 
@@ -106,11 +118,7 @@ def main() -> None:
     options = parser.parse_args()
     device = NativeDevice()
     bench = Bench(device, quick=options.quick, rows=options.rows, repeat=2 if options.quick else options.repeat)
-    print(
-        f"{device.info.name}: {bench.stream / 1e9:.1f} GB/s, {bench.arithmetic['f32'] / 1e12:.2f} TFLOP/s in f32",
-        end="",
-    )
-    print(f", {bench.arithmetic['f16'] / 1e12:.2f} in f16" if "f16" in bench.arithmetic else "")
+    print(f"{device.info.name}: {bench.stream / 1e9:.1f} GB/s, {bench.watch.arithmetic / 1e12:.2f} TFLOP/s")
     print(
         f"{'kernel':14} {'form':12} {'shape':32} {'µs':>10} {'MB':>8} {'GB/s':>7} {'':>4} {'GFLOP':>8} {'TFLOP/s':>7}"
     )
@@ -124,7 +132,7 @@ def main() -> None:
             flush=True,
         )
     if options.json:
-        limits = {"stream": bench.stream, **bench.arithmetic}
+        limits = {"stream": bench.stream, "arithmetic": bench.watch.arithmetic}
         told: dict[str, Any] = {"adapter": device.info.name, "driver": device.info.driver, "limits": limits}
         told["kernels"] = [asdict(figure) for figure in figures]
         options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False))
@@ -135,12 +143,10 @@ class Bench:
     """One device, its limits, and the kernels that are held against them."""
 
     def __init__(self, device: NativeDevice, *, quick: bool, rows: int, repeat: int) -> None:
-        self.device, self.quick, self.repeat = device, quick, repeat
+        self.device, self.quick = device, quick
         self.rows = min(rows, 64) if quick else rows
-        self.half = "shader-f16" in device.features
-        self.stamps = "timestamp-query" in device.features and device.info.kind != "CPU"
+        self.watch = Stopwatch(device, repeat, longest=1 if quick else LONGEST)
         self.stream = stream_bandwidth(device)
-        self.arithmetic = {"f32": self._fma("f32")} | ({"f16": self._fma("f16")} if self.half else {})
 
     def all(self, only: str) -> Iterator[Figure]:
         kernels: dict[str, Callable[[], Iterator[Figure]]] = {
@@ -209,8 +215,7 @@ class Bench:
             chosen = lab.put(np.stack([lab.rng.permutation(grid[2])[:used] for _ in range(self.rows)]), "<u4")
             x = self._numbers(lab, (self.rows if what == "gate/up" else pairs) * columns)
             y, weights = lab.out(pairs * each), None if what == "gate/up" else self._numbers(lab, pairs)
-            precision: Precision = "fast" if constants and constants["HALF"] else "exact"
-            matmuls, tape, groups = Matmuls(self.device, EPS, precision), Tape(self.device, "bench"), None
+            matmuls, tape, groups = Matmuls(self.device, EPS), Tape(self.device, "bench"), None
             if constants:
                 tall = constants["ROWS"]
                 groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), tall)
@@ -225,7 +230,7 @@ class Bench:
         yield from self._tiles("tile_back")
 
     def _tiles(self, kernel: str) -> Iterator[Figure]:
-        """Every height of the tile in f32 and, where the device has it, in f16."""
+        """Every height of the tile."""
         for model, what, kind, columns, count in self._matrices():
             if (model, what) not in TILED:
                 continue
@@ -251,17 +256,14 @@ class Bench:
             params: tuple[Number, ...] = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0.0)
             tape.run(kernel, [-(-matrix.rows // 64), high], {**part.bindings(), "x": x, "y": y}, params, constants)
         else:
-            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0, 1.0)
+            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0)
             bindings: dict[str, Binding] = {**part.bindings(), "dy": y, "dx": x}
             tape.run(kernel, [-(-matrix.blocks // 2), high], bindings, params, constants)
 
     def _forms(self, rows: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        for half in (False, True) if self.half else (False,):
-            for tall in (32, 64, 128):
-                memory = (tall + 64) * 128 // (2 if half else 1)
-                if (tall == 32 or rows > 32) and memory <= self.device.limits.workgroup_memory:
-                    form = tile_shape(tall) | {"HALF": half}
-                    yield f"{tall} {'f16' if half else 'f32'}", form
+        for tall in (32, 64, 128):
+            if (tall == 32 or rows > 32) and (tall + 64) * 128 <= self.device.limits.workgroup_memory:
+                yield str(tall), tile_shape(tall)
 
     # -- attention
 
@@ -377,7 +379,8 @@ class Bench:
             alternate, plain = (NEVER, NEVER, 1), (NEVER, NEVER, 0)
             tape = Tape(self.device, "bench")
             bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
-            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1.0, EPS), {"THREADS": 256})
+            form = {"THREADS": THREADS, "SPAN": project_span(columns)}
+            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1.0, EPS), form)
             yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
             tape = Tape(self.device, "bench")
             params: tuple[Number, ...] = (width, rows, width, 0, 0.0, RANK, targets * RANK, width, 0, *alternate)
@@ -449,23 +452,11 @@ class Bench:
         lab._buffers.append(buffer)
         return buffer
 
-    # -- time
-
     def _figure(self, kernel: str, form: str, shape: str, tape: Tape, moved: int, done: int) -> Figure:
         """A tape of one kernel, perhaps with what belongs to it; or of one with several copies of its weights."""
-        program = tape.program()
         names = [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)]
-        program.replay()
-        run(self.device.wait())
         copies = len(names) if len(set(names)) == 1 else 1
-        if self.stamps:
-            times = [nanoseconds for _, nanoseconds in self.device.profile(tape.placed(), self.repeat)]
-            seconds = (min(times) if copies > 1 else sum(times)) / 1e9
-        else:
-            seconds = self._by_clock(tape) / copies
-        tape.free()
-        limit = self.arithmetic["f16" if "f16" in form.split() and kernel.startswith("tile") else "f32"]
-        seconds = max(seconds, 1e-9)
+        seconds = max(self.watch.seconds(tape) / copies, 1e-9)
         return Figure(
             kernel=kernel,
             form=form,
@@ -476,43 +467,82 @@ class Bench:
             gb_per_s=moved / seconds / 1e9,
             tflop_per_s=done / seconds / 1e12,
             of_stream=moved / seconds / self.stream,
-            of_arithmetic=done / seconds / limit,
+            of_arithmetic=done / seconds / self.watch.arithmetic,
         )
 
-    def _by_clock(self, tape: Tape) -> float:
-        """Seconds of the whole tape, in a row with itself until that takes a while."""
-        times, best = 1, float("inf")
-        for _ in range(self.repeat):
-            program = self.device.program(tape.placed() * times, "bench")
-            begin = time.perf_counter()
-            program.replay()
-            run(self.device.wait())
-            spent = time.perf_counter() - begin
-            best = min(best, spent / times)
-            if spent < 0.02 and not self.quick:
-                times = min(times * 4, 256)
-        return best
 
-    def _fma(self, number: str) -> float:
-        """Operations per second of a kernel that only multiplies and adds; the best of several."""
-        rounds, groups = (64, 16) if self.device.info.kind == "CPU" else (2048, 8448)
-        code = FMA.replace("NUMBER", number).replace("ROUNDS", str(rounds))
-        kernel = self.device._compile("fma", f"enable f16;\n{code}" if number == "f16" else code)
-        y = self.device.buffer(4, "fma")
-        bindings: Mapping[str, Binding] = {"y": y}
-        commands: Sequence[Dispatch] = [Dispatch(kernel, bindings, (groups, 1, 1))]
-        program = self.device.program(commands, "fma")
-        best = float("inf")
-        for _ in range(2 + self.repeat):
-            if self.stamps:
-                best = min(best, self.device.profile(commands, 1)[0][1] / 1e9)
-                continue
-            begin = time.perf_counter()
-            program.replay()
-            run(self.device.wait())
-            best = min(best, time.perf_counter() - begin)
-        self.device.free(y)
-        return 2 * 16 * 256 * groups * rounds / best
+class Stopwatch:
+    """Times tapes on one device, at the clock that it has under load."""
+
+    def __init__(self, device: NativeDevice, repeat: int, longest: int = LONGEST) -> None:
+        self.device, self.repeat, self.longest = device, repeat, longest
+        self.software = device.info.kind == "CPU"
+        self.stamps = "timestamp-query" in device.features and not self.software
+        self.heat: list[Dispatch] = []
+        self.arithmetic = self._warm_up()  # operations per second of a kernel that only multiplies and adds
+
+    def seconds(self, tape: Tape) -> float:
+        """Of one run of the tape, which it frees."""
+        tape.program().replay()
+        run(self.device.wait())
+        commands = [command for command in tape.placed() if isinstance(command, Dispatch)]
+        time_chain = self._by_stamps if self.stamps else self._by_clock
+        wanted, most = CHAIN if self.stamps else 10 * CHAIN, max(1, self.longest // len(commands))
+        found = [time_chain(commands, 1)]
+        for _ in range(self.repeat):
+            found.append(time_chain(commands, min(most, math.ceil(wanted / max(found[-1], 1e-9)))))
+        tape.free()
+        return min(found[1:])
+
+    def _by_stamps(self, commands: Sequence[Dispatch], times: int) -> float:
+        """Of one run of so many in a row. One more goes before them: they wait for it as for each other, and so nothing
+        of the heat is under way when they begin."""
+        gpu = self.device._device
+        queries = gpu.create_query_set(type="timestamp", count=2)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        stamps = gpu.create_buffer(size=16, usage=usage)
+        writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+        encoder = gpu.create_command_encoder()
+        heat, steps = ([self.device._ready(command) for command in part] for part in (self.heat, commands))
+        for dispatches, timed in (([*heat, *steps], None), (steps * times, writes)):
+            compute = encoder.begin_compute_pass(timestamp_writes=timed)
+            for pipeline, group, grid in dispatches:
+                compute.set_pipeline(pipeline)
+                compute.set_bind_group(0, group)
+                compute.dispatch_workgroups(*grid)
+            compute.end()
+        encoder.resolve_query_set(queries, 0, 2, stamps, 0)
+        gpu.queue.submit([encoder.finish()])
+        begin, end = np.frombuffer(gpu.queue.read_buffer(stamps), "<u8").tolist()
+        queries.destroy()
+        stamps.destroy()
+        return float(max(end - begin, 0)) * nanoseconds_of_a_tick(gpu) / 1e9 / times
+
+    def _by_clock(self, commands: Sequence[Dispatch], times: int) -> float:
+        """The same with the clock, which sees when all is done and nothing in between."""
+        heat, chain = (self.device.program(part, "bench") for part in (self.heat, [*commands] * times))
+        self._spent(heat)
+        return self._spent(chain) / times
+
+    def _spent(self, program: Program) -> float:
+        begin = time.perf_counter()
+        program.replay()
+        run(self.device.wait())
+        return time.perf_counter() - begin
+
+    def _warm_up(self) -> float:
+        """Multiplies and adds until the clock has risen, the best of which counts, and knows then what HEAT takes."""
+        rounds, groups = (64, 16) if self.software else (2048, 8448)
+        kernel = self.device._compile("fma", FMA.replace("ROUNDS", str(rounds)))
+        command = Dispatch(kernel, {"y": self.device.buffer(4, "fma")}, (groups, 1, 1))
+        time_chain = self._by_stamps if self.stamps else self._by_clock
+        end = time.perf_counter() + (0 if self.software else AWAKE)
+        times = [time_chain([command], 1) for _ in range(2 + self.repeat)]
+        while time.perf_counter() < end:
+            times.append(time_chain([command], 1))
+        if not self.software:
+            self.heat = [command] * math.ceil(HEAT / min(times))
+        return 2 * 16 * 256 * groups * rounds / min(times)
 
 
 def nbytes(matrix: Matrix) -> int:

@@ -280,6 +280,5 @@ def test_seven_targets_cost_one_dispatch_for_each_input_they_share(tmp_path: Pat
                 tape for (rows, _, finish, adapted, _), (tape, _) in session._programs.items() if rows == 1 and finish
             ]
             counts[choice] = max(tape.dispatches for tape in tapes)
-        layers = [layer.config for layer in engine.weights.layers]
-    windows = sum(layer.sliding for layer in layers)  # whose pieces the adapter must see as one
-    assert counts["x"] == counts[None] + 4 * len(layers) + windows
+        layers = engine.weights.layers
+    assert counts["x"] == counts[None] + 4 * len(layers)

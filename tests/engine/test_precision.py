@@ -39,9 +39,13 @@ def log_softmax(values: Array) -> Array:
     return normal
 
 
-@pytest.mark.parametrize("chunk", [1, 64])
-def test_fast_is_near_exact_on_the_embedded_model(gpu: NativeDevice, chunk: int) -> None:
-    exact, fast = (log_softmax(logits(gpu, None, precision, None, chunk)) for precision in ("exact", "fast"))
+def test_a_fast_prompt_is_an_exact_one(gpu: NativeDevice) -> None:
+    exact, fast = (logits(gpu, None, precision, None, chunk=64) for precision in ("exact", "fast"))
+    np.testing.assert_array_equal(fast, exact)
+
+
+def test_fast_is_near_exact_on_the_embedded_model(gpu: NativeDevice) -> None:
+    exact, fast = (log_softmax(logits(gpu, None, precision, None, chunk=1)) for precision in ("exact", "fast"))
     divergence = (np.exp(exact) * (exact - fast)).sum(-1)
     assert 0 < divergence.mean() <= 0.005
     assert divergence.max() <= 0.05
@@ -54,6 +58,5 @@ def test_fast_is_no_further_off_than_llama_cpp(
     folder = shared / f"tiny-{model}"
     ids = json.loads((folder / "golden.json").read_text())["sequences"][text]
     golden = np.load(folder / f"logits_{text}.{quantisation}.npy")
-    for chunk in (1, 64):
-        found = logits(gpu, shared / f"models/tiny-{model}-{quantisation}.gguf", "fast", ids, chunk)
-        assert 0 < np.abs(found - golden).max() <= most
+    found = logits(gpu, shared / f"models/tiny-{model}-{quantisation}.gguf", "fast", ids, chunk=1)
+    assert 0 < np.abs(found - golden).max() <= most

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from wgemma.errors import AdapterError
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.gpu.device import Limits, Span
 from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.tape import Tape
+from wgemma.model import attention
 from wgemma.model.adapters import load_adapters, lows_over
 from wgemma.model.config import Config, find_tensors
 from wgemma.reference.dequantize import dequantize
@@ -60,6 +63,25 @@ def test_logits_equal_pefts(shared: Path, gpu: NativeDevice, prompts: dict[str, 
         model.load_adapter(folder / f"{name}.gguf", name)
         assert model.adapters == {name: 1.0}
         assert error(model.logits(prompts["short"]), golden["short"]) <= BOUND[base]
+
+
+def test_a_window_in_pieces_is_put_together_on_the_way(
+    shared: Path, gpu: NativeDevice, prompts: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "keys_at_a_time", lambda form: 8)
+    recorded: list[tuple[str, bool]] = []
+    run_kernel = Tape.run
+
+    def spy(self: Tape, kernel: str, grid: Any, bindings: Any, params: Any = (), constants: Any = None) -> None:
+        recorded.append((kernel, bool(constants and constants.get("JOIN"))))
+        run_kernel(self, kernel, grid, bindings, params, constants)
+
+    monkeypatch.setattr(Tape, "run", spy)
+    golden, lora = np.load(shared / "lora/logits/e2b-lora7.npz"), shared / "lora/adapters/e2b-lora7"
+    with wgemma.load(shared / "models/tiny-e2b-F16.gguf", device=gpu, kv="f32", adapter=lora) as model:
+        recorded.clear()
+        assert error(model.logits(prompts["short"], chunks=FEW), golden["short"]) <= BOUND["e2b"]
+    assert ("low_project", True) in recorded and ("matvec", True) not in recorded
 
 
 @pytest.mark.parametrize(("kind", "device"), [("Q8_0", "compact"), ("Q4_K_M", "gpu")])

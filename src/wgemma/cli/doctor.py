@@ -192,11 +192,8 @@ def hints(device: Device) -> list[str]:
             "This adapter computes on the CPU. If the machine has a GPU, install its Vulkan driver: that is tens to "
             "hundreds of times faster."
         )
-    lacking = [name for name in ("shader-f16", "subgroups") if name not in device.features]
-    if lacking:
-        found.append(
-            f"The adapter lacks {' and '.join(lacking)}: wgemma runs its plain kernels. A newer driver may bring more."
-        )
+    if "subgroups" not in device.features:
+        found.append("The adapter lacks subgroups: wgemma runs its plain kernels. A newer driver may bring them.")
     if device.limits.binding <= DEFAULT_LIMITS.binding:
         found.append(
             f"A binding spans {_mebibytes(device.limits.binding)} at most, WebGPU's floor: larger matrices are cut "

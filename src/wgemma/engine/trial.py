@@ -227,7 +227,8 @@ class Trial:
             pieces.extend(x[first : first + problem.head] * MOST_JOINED)
         pieces.extend((0.0, 1.0) * (given.FEW * heads * MOST_JOINED))
         y = self._buffer(4 * given.ROWS * given.FEW)
-        joined = Joined(self._upload(pieces.tobytes()), heads, problem.head, MOST_JOINED)
+        room = self._upload(pieces.tobytes())
+        joined = Joined(room, room, heads, problem.head, MOST_JOINED)
         self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y))
         self._keep(problem, y)
 

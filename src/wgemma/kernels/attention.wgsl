@@ -37,10 +37,11 @@ var<workgroup> q: array<vec4<f32>, D / 4u>;       // pairs (j, j + D/2), as the 
 var<workgroup> weights: array<f32, THREADS>;
 var<workgroup> sums: array<vec4<f32>, 2u * THREADS>;
 
-fn load_query(first: u32, position: u32, thread: u32) {
+fn load_query(first: u32, position: u32, me: Thread) {
+  let thread = me.index;
   var sum = 0.0;
   for (var i = thread; i < D; i += THREADS) { sum += q_raw[first + i] * q_raw[first + i]; }
-  let factor = inverseSqrt(workgroup_sum(sum, thread) / f32(D) + params.eps);
+  let factor = inverseSqrt(workgroup_sum(sum, me) / f32(D) + params.eps);
   for (var i = thread; i < D / 4u; i += THREADS) {
     let j = 2u * i;
     let a = rotate(factor * norm[j] * q_raw[first + j], factor * norm[j + HALF] * q_raw[first + j + HALF], j, position);
@@ -69,14 +70,12 @@ fn score(place: u32, kv_head: u32) -> f32 {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let row = rows[group.y];
   let head = group.x;
   let kv_head = head * params.kv_heads / params.heads;
-  load_query(group.y * params.stride + head * D, row.position, thread);
+  load_query(group.y * params.stride + head * D, row.position, me);
 
 //#if PACKED
   // The places of this sequence: [begin, end).
@@ -107,10 +106,10 @@ fn main(
     let position = start + thread;
     var mine = LOWEST;
     if (position < end) { mine = score(position % params.ring - params.first, kv_head); }
-    let peak = max(highest, workgroup_max(mine, thread));
+    let peak = max(highest, workgroup_max(mine, me));
     let weight = select(0.0, exp(mine - peak), position < end);
     let shrink = exp(highest - peak);
-    total = total * shrink + workgroup_sum(weight, thread);
+    total = total * shrink + workgroup_sum(weight, me);
     weights[thread] = weight;
     workgroupBarrier();
     low *= shrink;

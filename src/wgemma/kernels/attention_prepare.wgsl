@@ -31,7 +31,8 @@ const D = {{HEAD}}u;
 const HALF = D / 2u;
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let row = rows[group.y];
   let which = group.y * params.heads + group.x;
   let first = group.y * params.stride + group.x * D;
@@ -41,8 +42,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     squares += q_raw[first + i] * q_raw[first + i];
     product += out[which * D + i] * d_out[which * D + i];
   }
-  let factor = inverseSqrt(workgroup_sum(squares, thread) / f32(D) + params.eps);
-  let delta = workgroup_sum(product, thread);
+  let factor = inverseSqrt(workgroup_sum(squares, me) / f32(D) + params.eps);
+  let delta = workgroup_sum(product, me);
   let unused = row.used == 0u;
   let goal = which * (HALF + 2u);
   for (var j = thread; j < HALF; j += {{THREADS}}u) {

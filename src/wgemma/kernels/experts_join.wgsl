@@ -18,7 +18,8 @@ struct Params {
 //#include routed
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.blocks * 8u;
   let first = group.x * quads;
   var dense_sum = 0.0;
@@ -29,8 +30,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     routed_sum += dot(part, part);
   }
   let width = f32(quads * 4u);
-  let dense_factor = inverseSqrt(workgroup_sum(dense_sum, thread) / width + params.eps);
-  let routed_factor = inverseSqrt(workgroup_sum(routed_sum, thread) / width + params.eps);
+  let dense_factor = inverseSqrt(workgroup_sum(dense_sum, me) / width + params.eps);
+  let routed_factor = inverseSqrt(workgroup_sum(routed_sum, me) / width + params.eps);
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     y[first + i] = norms[i] * (dense_factor * dense[first + i])
       + norms[quads + i] * (routed_factor * routed4(group.x, i));

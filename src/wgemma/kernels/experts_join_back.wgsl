@@ -23,7 +23,8 @@ struct Params {
 //#include routed
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.blocks * 8u;
   let first = group.x * quads;
   var squares = vec2<f32>();   // of the dense block, of the experts
@@ -35,9 +36,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     products += vec2<f32>(dot(norms[i] * dy[first + i], a), dot(norms[quads + i] * dy[first + i], b));
   }
   let width = f32(quads * 4u);
-  let mean = vec2<f32>(workgroup_sum(squares.x, thread), workgroup_sum(squares.y, thread)) / width;
+  let mean = vec2<f32>(workgroup_sum(squares.x, me), workgroup_sum(squares.y, me)) / width;
   let factor = inverseSqrt(mean + params.eps);
-  let product = vec2<f32>(workgroup_sum(products.x, thread), workgroup_sum(products.y, thread)) / width;
+  let product = vec2<f32>(workgroup_sum(products.x, me), workgroup_sum(products.y, me)) / width;
   let share = factor * factor * product;
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     d_dense[first + i] = factor.x * (norms[i] * dy[first + i] - share.x * dense[first + i]);

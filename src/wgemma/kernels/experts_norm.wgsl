@@ -20,19 +20,20 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.blocks * 8u;
   let first = group.x * quads;
   var sum = 0.0;
   for (var i = thread; i < quads; i += {{THREADS}}u) { sum += dot(o[first + i], o[first + i]); }
-  let o_factor = inverseSqrt(workgroup_sum(sum, thread) / f32(quads * 4u) + params.eps);
+  let o_factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
   sum = 0.0;
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     let v = h[first + i] + norms[i] * (o_factor * o[first + i]);
     h_out[first + i] = v;
     sum += dot(v, v);
   }
-  let v_factor = inverseSqrt(workgroup_sum(sum, thread) / f32(quads * 4u) + params.eps);
+  let v_factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     let v = v_factor * (h[first + i] + norms[i] * (o_factor * o[first + i]));
     for (var which = 0u; which < 3u; which++) {

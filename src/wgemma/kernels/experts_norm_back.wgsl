@@ -30,7 +30,8 @@ fn gradient4(r: u32, i: u32) -> vec4<f32> {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.blocks * 8u;
   let first = group.x * quads;
   var squares = 0.0;
@@ -40,8 +41,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     products += dot(gradient4(group.x, i), v[first + i]);
   }
   let width = f32(quads * 4u);
-  let factor = inverseSqrt(workgroup_sum(squares, thread) / width + params.eps);
-  let share = factor * factor * workgroup_sum(products, thread) / width;
+  let factor = inverseSqrt(workgroup_sum(squares, me) / width + params.eps);
+  let share = factor * factor * workgroup_sum(products, me) / width;
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     dv[first + i] += factor * (gradient4(group.x, i) - share * v[first + i]);
   }

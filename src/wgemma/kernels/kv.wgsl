@@ -55,7 +55,8 @@ fn pair_of(numbers: vec2<f32>) -> {{PAIR}} {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let row = rows[group.y];
   let k_first = group.y * params.stride + params.k_offset + group.x * {{HEAD}}u;
   let v_first = group.y * params.stride + params.v_offset + group.x * {{HEAD}}u;
@@ -65,8 +66,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     k_sum += k_raw[k_first + i] * k_raw[k_first + i];
     v_sum += value(v_first + i) * value(v_first + i);
   }
-  let k_factor = inverseSqrt(workgroup_sum(k_sum, thread) / {{HEAD}}.0 + params.eps);
-  let v_factor = inverseSqrt(workgroup_sum(v_sum, thread) / {{HEAD}}.0 + params.eps);
+  let k_factor = inverseSqrt(workgroup_sum(k_sum, me) / {{HEAD}}.0 + params.eps);
+  let v_factor = inverseSqrt(workgroup_sum(v_sum, me) / {{HEAD}}.0 + params.eps);
 //#if PACKED
   let place = group.y;
 //#else

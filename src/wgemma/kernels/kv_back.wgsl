@@ -51,7 +51,8 @@ fn value(at: u32) -> f32 {
 //#endif
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let row = rows[group.y];
   let unused = row.used == 0u;
   let k_first = group.y * params.stride + params.k_offset + group.x * D;
@@ -68,8 +69,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     squares += low * low + high * high;
     product += gradient[j] * low + gradient[j + HALF] * high;
   }
-  let k_factor = inverseSqrt(workgroup_sum(squares, thread) / f32(D) + params.eps);
-  let k_share = k_factor * k_factor * workgroup_sum(product, thread) / f32(D);
+  let k_factor = inverseSqrt(workgroup_sum(squares, me) / f32(D) + params.eps);
+  let k_share = k_factor * k_factor * workgroup_sum(product, me) / f32(D);
 //#if !QUERIES
   let v_first = group.y * params.stride + params.v_offset + group.x * D;
   squares = 0.0;
@@ -78,8 +79,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     squares += value(v_first + i) * value(v_first + i);
     product += dv[given * D + i] * value(v_first + i);
   }
-  let v_factor = inverseSqrt(workgroup_sum(squares, thread) / f32(D) + params.eps);
-  let v_share = v_factor * v_factor * workgroup_sum(product, thread) / f32(D);
+  let v_factor = inverseSqrt(workgroup_sum(squares, me) / f32(D) + params.eps);
+  let v_share = v_factor * v_factor * workgroup_sum(product, me) / f32(D);
 //#endif
   for (var i = thread; i < D; i += {{THREADS}}u) {
     let k_part = k_factor * (gradient[i] - k_share * k_raw[k_first + i]);

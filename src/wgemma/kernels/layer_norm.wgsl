@@ -15,19 +15,20 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.quads;
   let count = f32(quads * 4u);
   let first = group.x * quads;
   var sum = 0.0;
   for (var i = thread; i < quads; i += {{THREADS}}u) { sum += dot(x[first + i], vec4<f32>(1.0)); }
-  let mean = workgroup_sum(sum, thread) / count;
+  let mean = workgroup_sum(sum, me) / count;
   sum = 0.0;
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     let part = x[first + i] - mean;
     sum += dot(part, part);
   }
-  let factor = inverseSqrt(workgroup_sum(sum, thread) / count + params.eps);
+  let factor = inverseSqrt(workgroup_sum(sum, me) / count + params.eps);
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     y[first + i] = norms[i] * (factor * (x[first + i] - mean)) + norms[quads + i];
   }

@@ -19,7 +19,8 @@ struct Params {
 //#include sigmoid
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let t = group.x;
   let first = t * params.n;
   let past = min(params.taps, t + 1u);
@@ -33,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     y[first + n] = sum;  // for this thread alone, until the norm is known
     square += sum * sum;
   }
-  let factor = inverseSqrt(workgroup_sum(square, thread) / f32(params.n) + params.eps);
+  let factor = inverseSqrt(workgroup_sum(square, me) / f32(params.n) + params.eps);
   for (var n = thread; n < params.n; n += {{THREADS}}u) {
     let value = norm[n] * (factor * y[first + n]);
     y[first + n] = value * sigmoid(value);

@@ -66,9 +66,10 @@ fn next_behind(limit: Pick, source: Source, thread: u32) -> Pick {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(local_invocation_index) thread: u32) {
+fn main(me: Thread) {
+  let thread = me.index;
   empty_bins(thread);
-  let highest = workgroup_max(value_of(own_peaks(thread).x), thread);
+  let highest = workgroup_max(value_of(own_peaks(thread).x), me);
   var sum = 0.0;
   for (var quad = thread; quad < quads(all_peaks()); quad += THREADS) {
     let keys = peaks_at(quad);
@@ -76,7 +77,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     if (keys[{{i}}] > 0u) { sum += sums[4u * quad + {{i}}u] * exp(max(value_of(keys[{{i}}]), LOWEST) - highest); }
 //#endfor
   }
-  let logarithm = highest + log(workgroup_sum(sum, thread));
+  let logarithm = highest + log(workgroup_sum(sum, me));
   let drawn = rows[0].token;
   let first = (rows[0].position % 64u) * 32u;
   if (thread == 0u) { report[first] = vec2<u32>(drawn, bitcast<u32>(logits[drawn / 4u][drawn % 4u] - logarithm)); }

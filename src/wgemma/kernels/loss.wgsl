@@ -19,12 +19,11 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> logits: array<f32>;
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
 @group(0) @binding(3) var<storage, read_write> state: array<vec4<f32>>;
-//#if SCAN
 //#include reduce
-//#endif
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let start = group.x * params.width;
   let goal = targets[group.x];
   let known = goal != 0xffffffffu;
@@ -35,10 +34,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (params.fresh == 0u) { before = state[group.x]; }
   var peak = before.x;
   for (var i = thread; i < params.width; i += {{THREADS}}u) { peak = max(peak, logits[start + i]); }
-  let highest = workgroup_max(peak, thread);
+  let highest = workgroup_max(peak, me);
   var sum = 0.0;
   for (var i = thread; i < params.width; i += {{THREADS}}u) { sum += exp(logits[start + i] - highest); }
-  let total = workgroup_sum(sum, thread);
+  let total = workgroup_sum(sum, me);
   if (thread == 0u) {
     var chosen = before.z;
     if (own < params.width) { chosen = logits[start + own]; }

@@ -1,56 +1,72 @@
 // A few rows' inputs as adapters see them:   z[r, n] = scales[n] · Σ_k a[n, k] · x[r, k]
 //
-//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl) and written to x_out; else x [R, K]
+//   x                      MADE: on the way and written to x_out, from the residual stream (residual.wgsl) or, JOIN, from
+//                          what the splits of a history gave (joined.wgsl); else x [R, K]
 //   a [N, K] f32; scales [N] f32; z [R, N] f32
 //
-// One workgroup per result: N is small, and so everything is asked for at once. Grid: (N, R).
+// One workgroup per result: N is small, and this is all about waiting for memory. So a thread asks for all it needs of a
+// before x is made, or for several vectors of a and x at a time. Grid: (N, R).
 
 struct Params {
   blocks: u32,  // K / 32
   scale: f32,
   eps: f32,
+//#if JOIN
+  heads: u32,
+  splits: u32,
+  ends: u32,    // where the pairs of (max, sum) begin in `partial`, in vectors of four
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> scales: array<f32>;
 @group(0) @binding(7) var<storage, read_write> z: array<f32>;
 //#include reduce
-//#if RESIDUAL
-//#include residual
+//#if MADE
+//#include {{MADE}}
 @group(0) @binding(8) var<storage, read_write> x_out: array<vec4<f32>>;
 //#else
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
 //#endif
 
 @compute @workgroup_size({{THREADS}})
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
   let quads = params.blocks * 8u;
-  let first = group.x * quads;
+  let first_a = group.x * quads;
+  let first_x = group.y * quads;
+  let scale = scales[group.x];
   var sum = 0.0;
-//#if RESIDUAL
+//#if MADE
 //#for j in PAIRS
-  let i{{j}} = 2u * (thread + {{j}}u * {{THREADS}}u);
-  var a_near{{j}} = vec4<f32>();  // before x is made, which takes a while
+  let i{{j}} = 2u * (me.index + {{j}}u * {{THREADS}}u);
+  var a_near{{j}} = vec4<f32>();
   var a_far{{j}} = vec4<f32>();
   if (i{{j}} < quads) {
-    a_near{{j}} = a[first + i{{j}}];
-    a_far{{j}} = a[first + i{{j}} + 1u];
+    a_near{{j}} = a[first_a + i{{j}}];
+    a_far{{j}} = a[first_a + i{{j}} + 1u];
   }
 //#endfor
-  prepare(group.y, thread, group.x == 0u);
+  prepare(group.y, me, group.x == 0u);
 //#for j in PAIRS
   sum += dot(a_near{{j}}, near{{j}}) + dot(a_far{{j}}, far{{j}});
   if (group.x == 0u && i{{j}} < quads) {
-    x_out[(group.y * quads) + i{{j}}] = near{{j}};
-    x_out[(group.y * quads) + i{{j}} + 1u] = far{{j}};
+    x_out[first_x + i{{j}}] = near{{j}};
+    x_out[first_x + i{{j}} + 1u] = far{{j}};
   }
 //#endfor
 //#else
-  for (var i = thread; i < quads; i += {{THREADS}}u) { sum += dot(a[first + i], x[(group.y * quads) + i]); }
+  for (var i = me.index; i < quads; i += {{SPAN}}u * {{THREADS}}u) {
+//#for j in SPAN
+    let i{{j}} = min(i + {{j}}u * {{THREADS}}u, quads - 1u);
+    let a{{j}} = a[first_a + i{{j}}];
+    let x{{j}} = x[first_x + i{{j}}];
+//#endfor
+//#for j in SPAN
+    sum += select(0.0, dot(a{{j}}, x{{j}}), i + {{j}}u * {{THREADS}}u < quads);
+//#endfor
+  }
 //#endif
-  let total = workgroup_sum(sum, thread);
-  if (thread == 0u) { z[(group.y * groups.x) + group.x] = scales[group.x] * total; }
+  // Every thread scales its share, so that none waits for the scale in the end.
+  let total = workgroup_sum(scale * sum, me);
+  if (me.index == 0u) { z[(group.y * groups.x) + group.x] = total; }
 }

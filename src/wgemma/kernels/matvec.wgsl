@@ -5,8 +5,8 @@
 // for one r, and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as
 // a WHOLE, once, where it fits, else {{LANES}} · {{DEPTH}} blocks at a time.
 //
-//   x or residual stream   RESIDUAL: x is made from h and o on the way (residual.wgsl); JOIN: from what up to four splits of a
-//                          history gave, `partial` as attention_few.wgsl leaves it; else x [R, K]
+//   x                      MADE: on the way, from the residual stream (residual.wgsl) or, JOIN, from what the splits of a
+//                          history gave (joined.wgsl), as a WHOLE then; else x [R, K]
 //   y [R, y_stride]        written from y_offset on; what is written:
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
 //     PLE      gelu(yₙ) · side[r, side_offset + n]
@@ -53,14 +53,10 @@ struct Params {
 //#include reduce
 //#include gelu
 @group(0) @binding(7) var<storage, read_write> y: array<f32>;
-//#if RESIDUAL
-//#include residual
-//#else
-//#if JOIN
-@group(0) @binding(3) var<storage, read> partial: array<vec4<f32>>;
+//#if MADE
+//#include {{MADE}}
 //#else
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
-//#endif
 //#endif
 //#if PLE
 @group(0) @binding(8) var<storage, read> side: array<f32>;
@@ -183,7 +179,7 @@ fn product(raw: Raw, x: Summed) -> f32 {
 var<workgroup> shares: array<f32, {{ABREAST}}u * SHARES>;
 //#endif
 
-//#if RESIDUAL
+//#if MADE
 // The slice that begins with block `start`, of x as `prepare` left it; what lies past the end of x is zeros.
 fn lay_out(start: u32, thread: u32) {
 //#for j in PAIRS
@@ -195,54 +191,16 @@ fn lay_out(start: u32, thread: u32) {
   }
 }
 //#else
-//#if JOIN
-const HEAD_QUADS = {{HEAD}}u / 4u;
-var<workgroup> factors: array<f32, 256>;  // of every head's four splits
-
-// What split s found of vector i.
-fn found(row: u32, i: u32, s: u32) -> vec4<f32> {
-  if (i >= params.blocks * 8u || s >= params.splits) { return vec4<f32>(); }
-  return partial[((row * params.heads + i / HEAD_QUADS) * params.splits + s) * HEAD_QUADS + i % HEAD_QUADS];
-}
-
-// (max, sum) of a split.
-fn end_of(which: u32) -> vec2<f32> {
-  let two = partial[params.ends + which / 2u];
-  return select(two.xy, two.zw, which % 2u == 1u);
-}
-
-// How much of every split goes into its head's result. heads · 4 ≤ 256.
-fn weigh(row: u32, thread: u32) {
-  let head = thread / 4u;
-  if (head < params.heads) {
-    let first = (row * params.heads + head) * params.splits;
-    let last = params.splits - 1u;
-//#for s in 4
-    let end{{s}} = end_of(first + min({{s}}u, last));
-//#endfor
-    let highest = max(max(end0.x, end1.x), max(end2.x, end3.x));
-    var total = 0.0;
-//#for s in 4
-    if ({{s}}u <= last) { total += exp(end{{s}}.x - highest) * end{{s}}.y; }
-//#endfor
-    factors[thread] = exp(end_of(first + min(thread % 4u, last)).x - highest) / max(total, 1.0e-37);
-  }
-  workgroupBarrier();
-}
-//#else
 fn get_x(row: u32, i: u32) -> vec4<f32> {
   let quads = params.blocks * 8u;
   if (i >= quads) { return vec4<f32>(); }
   return x[row * quads + i];
 }
 //#endif
-//#endif
 
 @compute @workgroup_size(256)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
+  let thread = me.index;
   var input_row = group.y;
   var first_row = 0u;
 //#if SELECT
@@ -267,36 +225,21 @@ fn main(
   var raw{{d}}_{{i}} = fetch(row{{i}}, held(lane + {{d}}u * LANES));
 //#endfor
 //#endfor
-//#if RESIDUAL
-  prepare(input_row, thread, group.x == 0u);
+//#if LOW
+//#for i in ABREAST
+  var low{{i}} = low_pairs(group.y, row{{i}}, lane);
+//#endfor
+//#endif
+//#if MADE
+  prepare(input_row, me, group.x == 0u);
 //#if WHOLE
   lay_out(0u, thread);
 //#endif
-//#else
-//#if JOIN
-//#for j in SPAN
-  let i{{j}} = 2u * (thread + {{j}}u * 256u);
-//#for s in 4
-  let near{{j}}_{{s}} = found(input_row, i{{j}}, {{s}}u);
-  let far{{j}}_{{s}} = found(input_row, i{{j}} + 1u, {{s}}u);
-//#endfor
-//#endfor
-  weigh(input_row, thread);
-//#for j in SPAN
-  let first{{j}} = min(i{{j}} / HEAD_QUADS * 4u, 252u);
-  var near{{j}} = vec4<f32>();
-  var far{{j}} = vec4<f32>();
-//#for s in 4
-  near{{j}} += factors[first{{j}} + {{s}}u] * near{{j}}_{{s}};
-  far{{j}} += factors[first{{j}} + {{s}}u] * far{{j}}_{{s}};
-//#endfor
-//#endfor
 //#else
 //#for j in SPAN
   var near{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u));
   var far{{j}} = get_x(input_row, 2u * (thread + {{j}}u * 256u) + 1u);
 //#endfor
-//#endif
 //#if WHOLE
 //#for j in SPAN
   put(thread + {{j}}u * 256u, near{{j}}, far{{j}});
@@ -315,12 +258,9 @@ fn main(
     var sum{{i}} = 0.0;
 //#endfor
 //#if LOW
+    for (var j = lane + 2u * LANES; j < params.rank; j += LANES) {
 //#for i in ABREAST
-    let z{{i}} = low_z(group.y, row{{i}});
-//#endfor
-    for (var j = lane; j < params.rank; j += LANES) {
-//#for i in ABREAST
-      sum{{i}} += z[z{{i}} + j] * low_b(row{{i}}, j);
+      sum{{i}} += z[low_z(group.y, row{{i}}) + j] * low_b(row{{i}}, j);
 //#endfor
     }
 //#endif
@@ -334,7 +274,7 @@ fn main(
 //#else
       let base = 0u;
       workgroupBarrier();
-//#if RESIDUAL
+//#if MADE
       lay_out(start, thread);
 //#else
 //#for j in SPAN
@@ -345,7 +285,7 @@ fn main(
       sum_slice(thread);
 //#endif
       workgroupBarrier();
-//#if !RESIDUAL
+//#if !MADE
 //#for j in SPAN
       near{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u));
       far{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u) + 1u);
@@ -365,6 +305,12 @@ fn main(
 //#endfor
 //#endfor
     }
+//#if LOW
+//#for i in ABREAST
+    sum{{i}} += dot(low{{i}}.xy, low{{i}}.zw);
+    if (!last_rows) { low{{i}} = low_pairs(group.y, row{{i}}, lane); }
+//#endfor
+//#endif
     // The lanes' sums become one.
 //#if SUBGROUPS
 //#for i in ABREAST
@@ -412,6 +358,17 @@ fn clamped(n: u32) -> u32 {
 fn held(block: u32) -> u32 {
   return min(block, params.blocks - 1u);
 }
+
+//#if LOW
+// What is to be multiplied for a lane's first two ranks: z of both, then b. Memory is asked for early, as with W.
+fn low_pairs(r: u32, n: u32, lane: u32) -> vec4<f32> {
+  let at = low_z(r, n);
+  let last = params.rank - 1u;
+  let two = vec2<u32>(min(lane, last), min(lane + LANES, last));
+  let four = vec4<f32>(z[at + two.x], z[at + two.y], low_b(n, two.x), low_b(n, two.y));
+  return select(vec4<f32>(), four, vec4<bool>(lane <= last, lane + LANES <= last, lane <= last, lane + LANES <= last));
+}
+//#endif
 
 // Writes what rows n and n + 1 of W gave.
 fn finish(group: vec3<u32>, n: u32, sums: vec2<f32>) {

@@ -16,7 +16,8 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(local_invocation_index) thread: u32) {
+fn main(me: Thread) {
+  let thread = me.index;
   var sum = 0.0;
   for (var r = thread; r < params.rows; r += {{THREADS}}u) {
     var value = 0.0;
@@ -24,6 +25,6 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     nll[r] = value;
     sum += value;
   }
-  let all = workgroup_sum(sum, thread);
+  let all = workgroup_sum(sum, me);
   if (thread == 0u) { total[0] += all; }
 }

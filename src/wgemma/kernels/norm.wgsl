@@ -19,11 +19,12 @@ struct Params {
 //#endif
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
 //#if SELECT
-  prepare(picked[group.x], thread, true);
+  prepare(picked[group.x], me, true);
 //#else
-  prepare(group.x, thread, true);
+  prepare(group.x, me, true);
 //#endif
   let quads = params.blocks * 8u;
 //#for j in PAIRS

@@ -27,7 +27,8 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let quads = params.blocks * 8u;
   let start = group.x * quads;
   var squares = 0.0;
@@ -44,8 +45,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     products += dot(norms[params.first + i] * above, part);
   }
   let count = f32(quads * 4u);
-  let factor = inverseSqrt(workgroup_sum(squares, thread) / count + params.eps);
-  let along = factor * factor * (workgroup_sum(products, thread) / count);
+  let factor = inverseSqrt(workgroup_sum(squares, me) / count + params.eps);
+  let along = factor * factor * (workgroup_sum(products, me) / count);
   for (var i = thread; i < quads; i += {{THREADS}}u) {
     let at = start + i;
 //#if RESIDUAL

@@ -19,17 +19,15 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let first = (group.y * groups.x + group.x) * params.p;
   var sum = 0.0;
   for (var i = thread; i < params.p; i += {{THREADS}}u) {
     let value = params.scale * c[first + i];
     sum += value * value;
   }
-  let factor = params.scale * inverseSqrt(workgroup_sum(sum, thread) / f32(params.p) + params.eps);
+  let factor = params.scale * inverseSqrt(workgroup_sum(sum, me) / f32(params.p) + params.eps);
   for (var i = thread; i < params.p; i += {{THREADS}}u) {
     ple[first + i] = (norm[i] * (factor * c[first + i]) + table[first + i]) * 0.70710678;
   }

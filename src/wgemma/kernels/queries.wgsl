@@ -23,15 +23,13 @@ const D = {{HEAD}}u;
 const HALF = D / 2u;
 
 @compute @workgroup_size({{THREADS}})
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let position = rows[group.y].position;
   let first = group.y * params.stride + group.x * D;
   var squares = 0.0;
   for (var i = thread; i < D; i += {{THREADS}}u) { squares += q_raw[first + i] * q_raw[first + i]; }
-  let factor = inverseSqrt(workgroup_sum(squares, thread) / f32(D) + params.eps);
+  let factor = inverseSqrt(workgroup_sum(squares, me) / f32(D) + params.eps);
   let goal = (group.y * groups.x + group.x) * HALF;
   for (var j = thread; j < HALF; j += {{THREADS}}u) {
     let low = norm[j] * (factor * q_raw[first + j]);

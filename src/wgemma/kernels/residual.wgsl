@@ -18,12 +18,12 @@ var<private> near{{j}}: vec4<f32>;
 var<private> far{{j}}: vec4<f32>;
 //#endfor
 
-fn prepare(r: u32, thread: u32, writes: bool) {
+fn prepare(r: u32, me: Thread, writes: bool) {
   let quads = params.blocks * 8u;
   let first = r * quads;
   var sum = 0.0;
 //#for j in PAIRS
-  let i{{j}} = 2u * (thread + {{j}}u * {{THREADS}}u);
+  let i{{j}} = 2u * (me.index + {{j}}u * {{THREADS}}u);
   var o_near{{j}} = vec4<f32>();
   var o_far{{j}} = vec4<f32>();
   var post_near{{j}} = vec4<f32>();
@@ -48,7 +48,7 @@ fn prepare(r: u32, thread: u32, writes: bool) {
 //#for j in PAIRS
   sum += dot(o_near{{j}}, o_near{{j}}) + dot(o_far{{j}}, o_far{{j}});
 //#endfor
-  let o_factor = inverseSqrt(workgroup_sum(sum, thread) / f32(quads * 4u) + params.eps);
+  let o_factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
   sum = 0.0;
 //#for j in PAIRS
   near{{j}} = params.scale * (near{{j}} + o_factor * (post_near{{j}} * o_near{{j}}));
@@ -60,7 +60,7 @@ fn prepare(r: u32, thread: u32, writes: bool) {
   }
 //#endfor
 //#if NORM
-  let factor = inverseSqrt(workgroup_sum(sum, thread) / f32(quads * 4u) + params.eps);
+  let factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
 //#for j in PAIRS
   near{{j}} = norm_near{{j}} * (factor * near{{j}});
   far{{j}} = norm_far{{j}} * (factor * far{{j}});

@@ -27,7 +27,8 @@ fn value(at: u32) -> vec4<f32> {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let first = group.x * params.quads;
   var sum = 0.0;
   for (var i = thread; i < params.quads; i += {{THREADS}}u) {
@@ -37,6 +38,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     h_out[first + i] = v;
 //#endif
   }
-  let factor = inverseSqrt(workgroup_sum(sum, thread) / f32(params.quads * 4u) + params.eps);
+  let factor = inverseSqrt(workgroup_sum(sum, me) / f32(params.quads * 4u) + params.eps);
   for (var i = thread; i < params.quads; i += {{THREADS}}u) { x[first + i] = norm[i] * (factor * value(first + i)); }
 }

@@ -32,7 +32,8 @@ fn score(r: u32, slot: u32) -> f32 {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
   let r = group.x;
   let highest = score(r, 0u);  // the best was chosen first
   var total = 0.0;
@@ -47,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       sum += d_act[first + i] * act[first + i];
       d_act[first + i] *= scale * share;
     }
-    let slope = scale * workgroup_sum(sum, thread);
+    let slope = scale * workgroup_sum(sum, me);
     mean += share * slope;
     if (thread == 0u) { slopes[slot] = slope; }
   }

@@ -61,7 +61,8 @@ fn power(key: u32, least: u32, highest: f32, temperature: f32) -> f32 {
 }
 
 // Σ e^((l − highest) / temperature) over keys ≥ least (> 0)
-fn total_of(source: Source, least: u32, highest: f32, temperature: f32, thread: u32) -> f32 {
+fn total_of(source: Source, least: u32, highest: f32, temperature: f32, me: Thread) -> f32 {
+  let thread = me.index;
   var sum = 0.0;
   if (source.kind == LISTED) {
     for (var i = thread; i < source.count; i += THREADS) { sum += power(listed_keys[i], least, highest, temperature); }
@@ -76,7 +77,7 @@ fn total_of(source: Source, least: u32, highest: f32, temperature: f32, thread: 
 //#endfor
     }
   }
-  return workgroup_sum(sum, thread);
+  return workgroup_sum(sum, me);
 }
 
 fn hash(value: u32) -> u32 {
@@ -135,12 +136,13 @@ fn draw(source: Source, least: u32, measure: Measure, position: u32, thread: u32
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(local_invocation_index) thread: u32) {
+fn main(me: Thread) {
+  let thread = me.index;
   let position = rows[picked[0]].position + 1u;
   empty_bins(thread);
   if (thread == 0u) { atomicStore(&bad, 0u); }
   let own = own_peaks(thread);
-  let highest = workgroup_max(value_of(own.x), thread);
+  let highest = workgroup_max(value_of(own.x), me);
   if (own.y >= INFINITE) { atomicStore(&bad, 1u); }
 
   var least = key_of(highest);
@@ -159,7 +161,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     for (var stage = 0u; stage < 3u; stage++) {
       if (select(limited, settings.top_p < 1.0, stage == 2u)) {
         var measure = Measure();
-        if (stage == 2u) { measure = Measure(total_of(source, least, highest, 1.0, thread), 1.0, highest); }
+        if (stage == 2u) { measure = Measure(total_of(source, least, highest, 1.0, me), 1.0, highest); }
         least = max(least, threshold(source, least, settings.top_k, measure, thread));
       }
       if (stage == 0u) {
@@ -168,7 +170,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
       }
     }
     least = max(least, enough);
-    total = total_of(source, least, highest, settings.temperature, thread);
+    total = total_of(source, least, highest, settings.temperature, me);
     token = draw(source, least, Measure(total, settings.temperature, highest), position, thread);
   }
   if (thread != 0u) { return; }

@@ -22,14 +22,12 @@ struct Params {
 //#include reduce
 
 @compute @workgroup_size({{THREADS}})
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
+  let thread = me.index;
   var sum = 0.0;
 //#if JOIN
   for (var i = thread; i < params.count; i += {{THREADS}}u) { sum += shares[i]; }
-  var all = workgroup_sum(sum, thread);
+  var all = workgroup_sum(sum, me);
   if (thread == 0u) {
     if (params.fresh == 0u) { all += norm[0]; }
     norm[0] = all;
@@ -38,7 +36,7 @@ fn main(
   for (var i = group.x * {{THREADS}}u + thread; i < params.count; i += groups.x * {{THREADS}}u) {
     sum += gradients[i] * gradients[i];
   }
-  let all = workgroup_sum(sum, thread);
+  let all = workgroup_sum(sum, me);
   if (thread == 0u) { shares[group.x] = all; }
 //#endif
 }

@@ -8,7 +8,6 @@
 //   SCALE    y · side[n]
 //   CLIPPED  clamp(Σ_k W[n, k] · clamp(x[r, k]) + bias[n]); bias [·] from `first` on, only with BIAS. K may end within
 //            its last block of 32: the weights there are zeros
-//   HALF     the tiles are f16, and so are sums of 32 products: x and 32 products together stay below 65504
 //   EXPERTS  rows of y are pairs of a row and an expert with N rows of W of its own; group.y is one of the `tiles` that
 //            group.wgsl made of them, with up to ROWS pairs from `order`. x is [R / share, K]: pair p has row p / share.
 //   WEIGHTED y · weights[r]
@@ -64,8 +63,8 @@ struct Params {
 const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
 
 // Vector i of row r lies at 8r + (i xor r % 8), so that neighbouring rows meet different memory banks.
-var<workgroup> x_tile: array<Quad, {{ROWS}} * 8>;
-var<workgroup> w_tile: array<Quad, 512>;
+var<workgroup> x_tile: array<vec4<f32>, {{ROWS}} * 8>;
+var<workgroup> w_tile: array<vec4<f32>, 512>;
 
 fn place(row: u32, i: u32) -> u32 {
   return row * 8u + (i ^ (row & 7u));
@@ -73,14 +72,14 @@ fn place(row: u32, i: u32) -> u32 {
 
 fn put_w(row: u32, raw: Raw) {
   let w = decode(raw);
-  w_tile[place(row, 0u)] = Quad(w.a);
-  w_tile[place(row, 1u)] = Quad(w.b);
-  w_tile[place(row, 2u)] = Quad(w.c);
-  w_tile[place(row, 3u)] = Quad(w.d);
-  w_tile[place(row, 4u)] = Quad(w.e);
-  w_tile[place(row, 5u)] = Quad(w.f);
-  w_tile[place(row, 6u)] = Quad(w.g);
-  w_tile[place(row, 7u)] = Quad(w.h);
+  w_tile[place(row, 0u)] = w.a;
+  w_tile[place(row, 1u)] = w.b;
+  w_tile[place(row, 2u)] = w.c;
+  w_tile[place(row, 3u)] = w.d;
+  w_tile[place(row, 4u)] = w.e;
+  w_tile[place(row, 5u)] = w.f;
+  w_tile[place(row, 6u)] = w.g;
+  w_tile[place(row, 7u)] = w.h;
 }
 
 //#if CLIPPED
@@ -90,7 +89,7 @@ fn get_x(r: u32, quad: u32) -> vec4<f32> {
 }
 
 fn put_x(at: u32, part: vec4<f32>) {
-  x_tile[at] = Quad(min(max(part, vec4<f32>(params.x_min)), vec4<f32>(params.x_max)));
+  x_tile[at] = min(max(part, vec4<f32>(params.x_min)), vec4<f32>(params.x_max));
 }
 //#else
 fn get_x(r: u32, quad: u32) -> vec4<f32> {
@@ -98,13 +97,13 @@ fn get_x(r: u32, quad: u32) -> vec4<f32> {
 }
 
 fn put_x(at: u32, part: vec4<f32>) {
-  x_tile[at] = Quad(part);
+  x_tile[at] = part;
 }
 //#endif
 
 // Four columns of W, 8 apart, as four vectors over the columns.
-fn columns_of_w(at: u32) -> Square {
-  return transpose(Square(w_tile[at], w_tile[at + 64u], w_tile[at + 128u], w_tile[at + 192u]));
+fn columns_of_w(at: u32) -> mat4x4<f32> {
+  return transpose(mat4x4<f32>(w_tile[at], w_tile[at + 64u], w_tile[at + 128u], w_tile[at + 192u]));
 }
 
 @compute @workgroup_size({{THREADS}})
@@ -137,7 +136,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (thread < 64u) { raw = fetch(own_w, 0u); }
 //#for j in EACH
   var x{{j}} = get_x(from{{j}}, column);
-  var t{{j}} = Totals();
+  var s{{j}} = Sums();
 //#endfor
   for (var block = 0u; block < params.blocks; block++) {
     workgroupBarrier();
@@ -153,9 +152,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       x{{j}} = get_x(from{{j}}, next * 8u + column);
 //#endfor
     }
-//#for j in EACH
-    var s{{j}} = begun(t{{j}});
-//#endfor
     for (var i = 0u; i < 8u; i++) {
       let w_at = column * 8u + (i ^ column);
       let near = columns_of_w(w_at);
@@ -174,20 +170,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       s{{j}} = more(s{{j}}, near, far, x_tile[x_at + {{j}}u * 8u * STEP]);
 //#endfor
     }
-//#for j in EACH
-    t{{j}} = settled(t{{j}}, s{{j}});
-//#endfor
   }
 //#for j in EACH
-  store(r{{j}}, n, t{{j}}.near, t{{j}}.far);
+  store(r{{j}}, n, s{{j}});
 //#endfor
 }
 
-fn store(r: u32, n: u32, near: vec4<f32>, far: vec4<f32>) {
+fn store(r: u32, n: u32, sums: Sums) {
   if (r >= params.rows) { return; }
   for (var i = 0u; i < 4u; i++) {
-    store_one(r, n + 8u * i, near[i]);
-    store_one(r, n + 8u * i + 32u, far[i]);
+    store_one(r, n + 8u * i, sums.near[i]);
+    store_one(r, n + 8u * i + 32u, sums.far[i]);
   }
 }
 

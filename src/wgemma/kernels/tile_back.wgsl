@@ -5,8 +5,6 @@
 // thread, 32 of n at a time; while it multiplies, what it needs next is on its way to its registers.
 //
 //   dy [R, stride] f32, read from offset on; dx [R, K] f32, to which the product is added where `add` is not 0
-//   HALF  the tiles are f16, and so are sums of 32 products; dy, which may be tiny, is multiplied by `lift` before, a
-//         power of two that is taken out again in the end
 //
 // Grid: (K / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4, one band), 64, or 128 where
 // workgroup memory has room.
@@ -18,9 +16,6 @@ struct Params {
   stride: u32,
   offset: u32,
   add: u32,
-//#if HALF
-  lift: f32,
-//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#include block
@@ -35,21 +30,21 @@ const TURN = {{THREADS}}u / 32u;  // between those it fetches
 
 // Vector q of n, rows 4q … 4q + 3 of dy, lies at QUADS · n + (q xor n % 8); vector i of block b of row n of W at
 // 16n + 8b + (i xor (2n + b) % 8). Both so that neighbouring threads meet different memory banks.
-var<workgroup> dy_tile: array<Quad, {{ROWS}} * 8>;
-var<workgroup> w_tile: array<Quad, 512>;
+var<workgroup> dy_tile: array<vec4<f32>, {{ROWS}} * 8>;
+var<workgroup> w_tile: array<vec4<f32>, 512>;
 
 fn put_w(thread: u32, raw: Raw) {
   let w = decode(raw);
   let at = thread * 8u;
   let turn = thread & 7u;
-  w_tile[at + turn] = Quad(w.a);
-  w_tile[at + (1u ^ turn)] = Quad(w.b);
-  w_tile[at + (2u ^ turn)] = Quad(w.c);
-  w_tile[at + (3u ^ turn)] = Quad(w.d);
-  w_tile[at + (4u ^ turn)] = Quad(w.e);
-  w_tile[at + (5u ^ turn)] = Quad(w.f);
-  w_tile[at + (6u ^ turn)] = Quad(w.g);
-  w_tile[at + (7u ^ turn)] = Quad(w.h);
+  w_tile[at + turn] = w.a;
+  w_tile[at + (1u ^ turn)] = w.b;
+  w_tile[at + (2u ^ turn)] = w.c;
+  w_tile[at + (3u ^ turn)] = w.d;
+  w_tile[at + (4u ^ turn)] = w.e;
+  w_tile[at + (5u ^ turn)] = w.f;
+  w_tile[at + (6u ^ turn)] = w.g;
+  w_tile[at + (7u ^ turn)] = w.h;
 }
 
 // Rows past the end are computed as the last one, and not written.
@@ -65,35 +60,31 @@ fn get_dy(q: u32, n: u32) -> vec4<f32> {
 }
 
 fn put_dy(n: u32, q: u32, part: vec4<f32>) {
-//#if HALF
-  dy_tile[n * QUADS + (q ^ (n & 7u))] = Quad(params.lift * part);
-//#else
   dy_tile[n * QUADS + (q ^ (n & 7u))] = part;
-//#endif
 }
 
 // Row n of W and the three after it, each a vector of columns.
-fn near_w(n: u32, column: u32) -> Square {
+fn near_w(n: u32, column: u32) -> mat4x4<f32> {
   let at = n * 16u;
-  return Square(
+  return mat4x4<f32>(
     w_tile[at + column], w_tile[at + 16u + (column ^ 2u)],
     w_tile[at + 32u + (column ^ 4u)], w_tile[at + 48u + (column ^ 6u)],
   );
 }
 
-fn far_w(n: u32, column: u32) -> Square {
+fn far_w(n: u32, column: u32) -> mat4x4<f32> {
   let at = n * 16u + 8u;
-  return Square(
+  return mat4x4<f32>(
     w_tile[at + (column ^ 1u)], w_tile[at + 16u + (column ^ 3u)],
     w_tile[at + 32u + (column ^ 5u)], w_tile[at + 48u + (column ^ 7u)],
   );
 }
 
 // Vector q of dy at n and the three after it, as four rows.
-fn rows_of_dy(n: u32, q: u32) -> Square {
+fn rows_of_dy(n: u32, q: u32) -> mat4x4<f32> {
   let at = n * QUADS;
   let place = q ^ (n & 7u);
-  return transpose(Square(
+  return transpose(mat4x4<f32>(
     dy_tile[at + place], dy_tile[at + QUADS + (place ^ 1u)],
     dy_tile[at + 2u * QUADS + (place ^ 2u)], dy_tile[at + 3u * QUADS + (place ^ 3u)],
   ));
@@ -118,7 +109,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endfor
 //#for band in BANDS
 //#for j in 4
-  var t{{band}}{{j}} = Totals();
+  var s{{band}}{{j}} = Sums();
 //#endfor
 //#endfor
   for (var first = 0u; first < params.n; first += 32u) {
@@ -135,11 +126,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       y{{j}} = get_dy(high + {{j}}u * TURN, next + each);
 //#endfor
     }
-//#for band in BANDS
-//#for j in 4
-    var s{{band}}{{j}} = begun(t{{band}}{{j}});
-//#endfor
-//#endfor
     for (var n = 0u; n < 32u; n += 4u) {
       let near = near_w(n, column);
       let far = far_w(n, column);
@@ -150,35 +136,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endfor
 //#endfor
     }
-//#for band in BANDS
-//#for j in 4
-    t{{band}}{{j}} = settled(t{{band}}{{j}}, s{{band}}{{j}});
-//#endfor
-//#endfor
   }
   let quad = group.x * 16u + column;
 //#for band in BANDS
   let r{{band}} = group.y * {{ROWS}}u + 4u * (row + {{band}}u * STEP);
 //#for j in 4
-  store(r{{band}} + {{j}}u, quad, t{{band}}{{j}}.near, t{{band}}{{j}}.far);
+  store(r{{band}} + {{j}}u, quad, s{{band}}{{j}});
 //#endfor
 //#endfor
 }
 
-fn store(r: u32, quad: u32, near: vec4<f32>, far: vec4<f32>) {
+fn store(r: u32, quad: u32, sums: Sums) {
   if (r >= params.rows) { return; }
-  store_one(r, quad, near);
-  store_one(r, quad + 8u, far);
+  store_one(r, quad, sums.near);
+  store_one(r, quad + 8u, sums.far);
 }
 
 fn store_one(r: u32, quad: u32, sum: vec4<f32>) {
   let quads = params.blocks * 8u;
   if (quad >= quads) { return; }
   let at = r * quads + quad;
-//#if HALF
-  let result = sum / params.lift;
-//#else
-  let result = sum;
-//#endif
-  if (params.add != 0u) { dx[at] += result; } else { dx[at] = result; }
+  if (params.add != 0u) { dx[at] += sum; } else { dx[at] = sum; }
 }

@@ -237,11 +237,15 @@ class Decoder:
 
     def _linear(self, p: Pass, layer: Layer, group: str, matrix: Matrix, source: Input, result: Result) -> None:
         """The product with a matrix that is a group of its own, and what adapters add to it."""
-        low = p.low(layer, group)
-        if low is not None:
-            result = replace(result, low=low, z=self.scratch[f"z {group}"])
-            source = self.matmuls.project(p.tape, low, p.rows, source, self.scratch[f"z {group}"])
+        result = self._adapted(p, layer, group, result)
+        if result.low is not None and result.z is not None:
+            source = self.matmuls.project(p.tape, result.low, p.rows, source, result.z)
         self.matmuls.linear(p.tape, matrix, p.rows, source, result)
+
+    def _adapted(self, p: Pass, layer: Layer, group: str, result: Result) -> Result:
+        """A result to which adapters add theirs, where there are any."""
+        low = p.low(layer, group)
+        return result if low is None else replace(result, low=low, z=self.scratch[f"z {group}"])
 
     def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
         """The logits of the row that the GPU names in `picked`, soft-capped."""
@@ -341,10 +345,9 @@ class Decoder:
     def _put_out(self, p: Pass, layer: Layer, pieces: int) -> None:
         """The output projection of what was found, which may lie in several pieces."""
         config, matrix, result = layer.config, layer.attention.output, Result(self.scratch["attention o"], whole=True)
-        bare = config.sliding and p.low(layer, "o") is None
-        if pieces and bare and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
-            joined = Joined(self.scratch["partial"], config.heads, config.head_dim, pieces)
-            self.matmuls.joined(p.tape, matrix, p.rows, joined, result)
+        if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
+            joined = Joined(self.scratch["partial"], self.scratch["attended"], config.heads, config.head_dim, pieces)
+            self.matmuls.joined(p.tape, matrix, p.rows, joined, self._adapted(p, layer, "o", result))
             return
         if pieces:
             put_together(p, self.scratch, config, pieces)

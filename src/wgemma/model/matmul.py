@@ -21,6 +21,7 @@ ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
 IN_FLIGHT = 72  # words of them that it has asked for, at most
 RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 MOST_JOINED = 4  # splits of a history that it puts together on the way
+MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
 TALL = 64  # rows of one expert that tile.wgsl does together at most
 
@@ -37,23 +38,35 @@ class Residual:
     scale: float
     norm: bool
 
+    def constants(self, columns: int) -> dict[str, Any]:
+        return {"MADE": "residual", "NORM": self.norm, "PAIRS": pairs(columns)}
+
     def bindings(self) -> dict[str, Binding]:
         return {"h": self.h, "o": self.pending, "norms": self.norms, "h_out": self.h_out}
+
+    def params(self, rows: int) -> tuple[int, ...]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An input of one row that is put together from what the splits of a history gave (kernels/attention_few.wgsl)."""
+    """An input of a few rows that is put together on the way in from what the splits of a history gave
+    (kernels/joined.wgsl)."""
 
     partial: Buffer
+    x: Buffer  # where adapters have it made beforehand
     heads: int
     head: int  # numbers of each
     splits: int
+    scale: float = 1.0
 
-    def constants(self) -> dict[str, Any]:
-        return {"JOIN": True, "HEAD": self.head}
+    def constants(self, columns: int) -> dict[str, Any]:
+        return {"MADE": "joined", "JOIN": True, "HEAD": self.head, "PAIRS": pairs(columns)}
 
-    def params(self, rows: int) -> tuple[int, int, int]:
+    def bindings(self) -> dict[str, Binding]:
+        return {"partial": self.partial}
+
+    def params(self, rows: int) -> tuple[int, ...]:
         return self.heads, self.splits, rows * self.heads * self.splits * self.head // 4
 
 
@@ -72,7 +85,8 @@ class Groups:
 
 
 Input: TypeAlias = Residual | Binding
-# Everything in f32; or, where the device can, a few rows' inputs in eight bits and many rows' products in f16.
+# Everything in f32; or, where the device can, the inputs of matvec.wgsl in eight bits per number. What tile.wgsl
+# takes, as of prompts, is the same in both.
 Precision: TypeAlias = Literal["exact", "fast"]
 
 
@@ -127,7 +141,6 @@ class Matmuls:
         self.device = device
         self.eps = eps
         self.quick = precision == "fast"
-        self.half = precision == "fast" and "shader-f16" in device.features
 
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
@@ -144,6 +157,10 @@ class Matmuls:
 
     def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
         """The product of a few rows that have yet to be put together."""
+        if result.low is not None and result.z is not None:
+            x = self._project_few(tape, result.low, rows, source, result.z)
+            self.linear(tape, matrix, rows, x, result)
+            return
         for part in matrix.parts:
             self._matvec(tape, matrix, part, rows, source, result)
 
@@ -170,21 +187,24 @@ class Matmuls:
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
         """Makes z [rows, T·R], an input as adapters see it; gives back the input that their group then takes."""
-        if rows > self.few:
-            x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
-            self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales))
-            return x
-        constants: dict[str, Any] = {"THREADS": THREADS}
+        if rows <= self.few:
+            return self._project_few(tape, low, rows, source, z)
+        x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+        self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales))
+        return x
+
+    def _project_few(self, tape: Tape, low: Low, rows: int, source: Input | Joined, z: Binding) -> Binding:
+        """The same of a few rows, which may have yet to be put together."""
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
-        scale = 1.0
-        if isinstance(source, Residual):
-            constants |= {"RESIDUAL": True, "NORM": source.norm, "PAIRS": pairs(low.a.columns)}
+        grid, columns = [low.columns, rows], low.a.columns
+        if isinstance(source, Residual | Joined):
             bindings |= {**source.bindings(), "x_out": source.x}
-            scale = source.scale
-        else:
-            bindings["x"] = source
-        tape.run("low_project", [low.columns, rows], bindings, (low.a.blocks, scale, self.eps), constants)
-        return source.x if isinstance(source, Residual) else source
+            params = (low.a.blocks, source.scale, self.eps, *source.params(rows))
+            tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
+            return source.x
+        constants = {"THREADS": THREADS, "SPAN": project_span(columns)}
+        tape.run("low_project", grid, {**bindings, "x": source}, (low.a.blocks, 1.0, self.eps), constants)
+        return source
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
         """The product of `count` rows that the GPU itself names in `picked`."""
@@ -249,7 +269,7 @@ class Matmuls:
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
         constants = tile_shape(groups.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True}
-        constants |= {"WEIGHTED": weights is not None, **({"HALF": True} if self.half else {})}
+        constants["WEIGHTED"] = weights is not None
         share = slots if weights is None else 1
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y}
@@ -284,17 +304,13 @@ class Matmuls:
     ) -> None:
         constants = matvec_form(self.device, matrix, quick=self.quick and not result.whole)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
-        scale = 1.0
-        if isinstance(source, Residual):
-            constants |= {"RESIDUAL": True, "NORM": source.norm, "PAIRS": pairs(matrix.columns)}
+        scale, made = 1.0, tuple[int, ...]()
+        if isinstance(source, Residual | Joined):
+            constants |= source.constants(matrix.columns)
             bindings |= source.bindings()
-            scale = source.scale
-        elif isinstance(source, Joined):
-            constants |= source.constants()
-            bindings["partial"] = source.partial
+            scale, made = source.scale, source.params(rows)
         else:
             bindings["x"] = source
-        joined = source.params(rows) if isinstance(source, Joined) else ()
         low: tuple[int, ...] = ()
         if result.low is not None:
             constants["LOW"] = True
@@ -308,7 +324,7 @@ class Matmuls:
         share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
         place = (result.stride or matrix.rows // share, result.offset + part.first // share)
         side = (result.side_stride, result.side_offset + part.first)
-        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *joined, *low)
+        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *made, *low)
         tape.run("matvec", [matvec_groups(part.rows, constants["LANES"]), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
@@ -347,28 +363,22 @@ class Matmuls:
         constants: dict[str, Any],
     ) -> None:
         """The bare product of many rows with `n` rows of a matrix."""
-        form = tile_form(self.device, rows, half=self.half and not constants.get("SCALE"))
+        form = tile_form(self.device, rows)
         tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"])], bindings, params, constants | form)
 
 
-def tile_form(device: Device, rows: int, *, half: bool = False) -> dict[str, Any]:
-    """How tile.wgsl and tile_back.wgsl share out so many rows, and whether they compute in f16."""
-    tall = tile_rows(device, rows)
-    form = tile_shape(tall)
-    return form | {"HALF": True} if half else form
+def tile_form(device: Device, rows: int) -> dict[str, Any]:
+    """How tile.wgsl and tile_back.wgsl share out so many rows: taller tiles where they pay and there is memory for
+    them."""
+    if rows <= 32:
+        return tile_shape(32)
+    return tile_shape(128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64)
 
 
 def tile_shape(tall: int) -> dict[str, Any]:
     """The constants of a tile of so many rows."""
     bands = 1 if tall == 32 else 2  # of four rows each, per thread
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
-
-
-def tile_rows(device: Device, rows: int) -> int:
-    """Rows that a workgroup of theirs does together: the taller tile where it pays and there is memory for it."""
-    if rows <= 32:
-        return 32
-    return 128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64
 
 
 def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False) -> dict[str, Any]:
@@ -419,6 +429,12 @@ def matvec_groups(rows: int, lanes: int) -> int:
     """Workgroups for `rows` rows: no more than fill a large GPU, and all with the same number of rows, or nearly so."""
     sets = -(-rows * lanes // (ABREAST * THREADS))
     return -(-sets // -(-sets // FULL_GRID))
+
+
+def project_span(columns: int) -> int:
+    """Vectors that a thread of low_project.wgsl reads together: all of its share of a row, or equal parts of it."""
+    vectors = -(-columns // (4 * THREADS))
+    return -(-vectors // -(-vectors // MOST_AT_ONCE))
 
 
 def pairs(columns: int, threads: int = THREADS) -> int:

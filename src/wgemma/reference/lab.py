@@ -32,7 +32,6 @@ GUARD = 64  # words behind every buffer
 
 EPS = 1e-6
 F32 = 1e-5  # what sums of f32 in any order may differ by
-F16 = 1.5e-3  # of factors rounded to f16, and sums of 32 in it
 EXACT = 0.0  # dequantising rounds once at most, as the twin does
 THREADS = 256  # of a workgroup, where a kernel leaves it to the decoder
 

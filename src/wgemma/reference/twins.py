@@ -55,7 +55,7 @@ def stream(words: NDArray[np.uint32]) -> bool:
 
 
 def residual(h: Array, o: Array, norms: Array, scale: float, eps: float, *, norm: bool) -> tuple[Array, Array]:
-    """norm, and what matvec does with RESIDUAL: (v, x), v = scale · (h + post ⊙ rms(o)), x = norm ⊙ rms(v) or v."""
+    """norm, and what matvec begins with: (v, x), v = scale · (h + post ⊙ rms(o)), x = norm ⊙ rms(v) or v."""
     post, before = wide(norms)
     v = np.float32(scale) * (wide(h) + post * rms(wide(o), eps))
     return v, before * rms(v, eps) if norm else v

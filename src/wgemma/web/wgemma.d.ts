@@ -26,7 +26,7 @@ export interface LoadOptions {
   sha256?: string;
   /** The file of its vision and audio towers, where they are not in the model's own. */
   projector?: Source;
-  /** "fast" (the default): inputs of products in eight bits where the GPU multiplies those; or "exact". */
+  /** "fast" (the default): answers from inputs in eight bits where the GPU multiplies those; or "exact". */
   precision?: "fast" | "exact";
   /** Where the per-layer table lies; "auto" puts a small one on the GPU and fetches the rows of a large one. */
   ple?: "auto" | "gpu" | "host";

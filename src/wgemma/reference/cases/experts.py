@@ -10,7 +10,7 @@ from wgemma.gpu.device import Binding
 from wgemma.model.matmul import tile_shape
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
-from wgemma.reference.lab import F16, F32, THREADS, Case, Lab, Outcome, case, framed, widths
+from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, framed, widths
 
 
 def cases() -> Iterator[Case]:
@@ -70,8 +70,6 @@ def _tile_cases() -> Iterator[Case]:
     for weighted in (False, True):
         options = {"weighted": weighted, "tall": 32}
         yield case(_experts, False, "tile", kind="Q6_K", rows=140, n=64, columns=256, **options)
-        options = {"weighted": weighted, "half": True}
-        yield case(_experts, weighted, "tile", kind="Q4_K", rows=70, n=70, columns=768, **options)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_experts, False, "tile", kind="Q8_0", rows=33, n=10, columns=288, extreme=extreme)
 
@@ -85,12 +83,10 @@ def _experts(
     weighted: bool = False,
     skew: str = "crowded",
     tall: int = 64,
-    half: bool = False,
     extreme: str = "",
 ) -> Outcome:
-    """Six experts in parts of two, two slots a row; `half` where the device has it."""
+    """Six experts in parts of two, two slots a row."""
     experts, slots, together = 6, 2, 2
-    half = half and "shader-f16" in lab.device.features
     matrix, w = lab.weights(kind, experts * n, columns, together * n)
     chosen = _chosen(lab, rows, slots, experts, skew)
     order, tiles = twins.group(chosen, experts, tall)
@@ -99,10 +95,10 @@ def _experts(
     y = lab.out(chosen.size * n)
     bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
-    constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted, "HALF": half}
+    constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
     for part in matrix.parts:
         where = (1 if weighted else slots, part.first // n, part.rows // n)
         params = (matrix.blocks, n, chosen.size, n, 0, 0.0, *where)
         lab.run("tile", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, params, constants)
     result = twins.experts(w.reshape(experts, n, columns), x, chosen, weights if weighted else None)
-    return Outcome((lab.read(y),), (framed(result),), F16 if half else F32)
+    return Outcome((lab.read(y),), (framed(result),), F32)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import Joined, matvec_shape, pairs, tile_form
+from wgemma.model.matmul import Joined, matvec_shape, pairs, project_span, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F16, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
@@ -133,7 +133,7 @@ def _matvec(
     else:
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, lanes, depth, abreast, quick=rounds) | {"SELECT": select}
-    constants |= {"RESIDUAL": bool(source), "NORM": source == "norm"} | ({mode: True} if mode else {})
+    constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low)
     constants["LOW"] = bool(low)
     bindings |= adapter.bindings
@@ -171,25 +171,30 @@ def _joined_cases() -> Iterator[Case]:
 
 def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, splits: int) -> Outcome:
     matrix, w = lab.weights(kind, n, heads * head)
+    joined, x = _pieces(lab, rows, heads, head, splits)
+    y = lab.out(rows * n)
+    constants = matvec_shape(lab.device, matrix, 8, 2, 64) | joined.constants(matrix.columns)
+    (part,) = matrix.parts
+    bindings: dict[str, Binding] = {**part.bindings(), **joined.bindings(), "y": y}
+    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
+    lab.run("matvec", [_fewer(n * 8), rows], bindings, params, constants)
+    return Outcome((lab.read(y),), (framed(twins.linear(w, x)),), F32)
+
+
+def _pieces(lab: Lab, rows: int, heads: int, head: int, splits: int) -> tuple[Joined, Array]:
+    """An input in pieces, and what they are together."""
     outs, ends = lab.normal(rows, heads, splits, head), np.abs(lab.normal(rows, heads, splits, 2)) + 0.5
     ends[0, 0, 0] = -3.0e38, 0.0  # nothing to be seen there
     outs[0, 0, 0] = 0.0
-    x = twins.attention_join(outs, ends)
-    y = lab.out(rows * n)
-    joined = Joined(lab.put(np.concatenate([outs.ravel(), ends.ravel()])), heads, head, splits)
-    constants = matvec_shape(lab.device, matrix, 8, 2, 64) | joined.constants()
-    (part,) = matrix.parts
-    bindings: dict[str, Binding] = {**part.bindings(), "partial": joined.partial, "y": y}
-    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
-    lab.run("matvec", [_fewer(n * 8), rows], bindings, params, constants)
-    return Outcome((lab.read(y),), (framed(twins.linear(w, x.reshape(rows, -1))),), F32)
+    partial, x = lab.put(np.concatenate([outs.ravel(), ends.ravel()])), lab.out(rows * heads * head)
+    return Joined(partial, x, heads, head, splits), twins.attention_join(outs, ends).reshape(rows, -1)
 
 
 class _Adapter:
     """What an adapter of random numbers adds to n results of each row: those from FIRST on of a group. Its targets lie
     one behind the other ("apart") or by turns ("alternate"); without either it is none."""
 
-    FIRST, RANK = 4, 5
+    FIRST, RANK = 4, 19
 
     def __init__(self, lab: Lab, rows: int, n: int, how: str) -> None:
         self.how, count, width = how, 2 if how == "alternate" else 3, n + 9
@@ -267,9 +272,6 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_tile, cap > 0, kind="Q8_0", rows=33, n=65, columns=96, cap=cap)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_tile, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, cap=3.0)
-        yield case(_tile, False, kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, half=True)
-    for kind, rows, columns in (("Q4_K", 130, 768), ("Q6_K", 33, 2304), ("F16", 9, 288), ("F32", 70, 32)):
-        yield case(_tile, rows in (9, 130), kind=kind, rows=rows, n=65, columns=columns, half=True)
     for rows, n in ((1, 64), (2, 63), (3, 128), (7, 129), (8, 1), (31, 33), (32, 70)):
         yield case(_tile, rows == 32, kind="Q4_0", rows=rows, n=n, columns=96)
     for rows, n in ((33, 130), (64, 64), (65, 1), (128, 1), (130, 65)):
@@ -293,15 +295,12 @@ def _tile(
     extreme: str = "",
     by: str = "tile",
     scaled: bool = False,
-    half: bool = False,
 ) -> Outcome:
-    """`half` where the device has it."""
-    half = half and "shader-f16" in lab.device.features
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
     given, y, side = lab.put(x), lab.out(rows * stride), lab.normal(n)
     scales = lab.put(side)
-    form = tile_form(lab.device, rows, half=half) if by == "tile" else {"ROWS": 4}
+    form = tile_form(lab.device, rows) if by == "tile" else {"ROWS": 4}
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
@@ -310,7 +309,7 @@ def _tile(
     expected = untouched(rows, stride)
     result = twins.linear(w, x) * twins.wide(side) if scaled else twins.linear(w, x)
     expected[:, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
-    return Outcome((lab.read(y),), (framed(expected),), F16 if half else F32)
+    return Outcome((lab.read(y),), (framed(expected),), F32)
 
 
 def _direct_cases() -> Iterator[Case]:
@@ -336,8 +335,11 @@ def _low_cases() -> Iterator[Case]:
             yield case(_low_add, rows == 6, rows=rows, n=n, low=low)
     yield case(_low_add, True, rows=5, n=70, low="apart", cap=3.0)
     yield case(_low_add, False, rows=5, n=70, low="apart", cap=3.0, extreme="nan")
-    for source, columns in (("", 2112), ("", 96), ("norm", 2112), ("sum", 288)):
+    for source, columns in (("", 2112), ("", 96), ("", 13312), ("norm", 2112), ("sum", 288)):
         yield case(_low_project, columns != 96, rows=3, n=7, columns=columns, source=source)
+    for rows, heads, head, splits in ((2, 9, 256, 4), (3, 5, 32, 3), (1, 64, 64, 2)):
+        options = {"rows": rows, "heads": heads, "head": head, "splits": splits}
+        yield case(_low_joined, splits == 4, "low_project", n=7, **options)
     for n, count in ((70, 2), (33, 1)):
         yield case(_low_experts, True, rows=3, n=n, count=count)
     yield case(_low_embed, True, columns=96)
@@ -371,11 +373,24 @@ def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str) -> Outc
         kept = x
     else:
         bindings["x"] = lab.put(x)
-    constants = {"THREADS": THREADS, "RESIDUAL": bool(source), "NORM": source == "norm", "PAIRS": pairs(columns)}
+    constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
+    constants |= {"PAIRS": pairs(columns), "SPAN": project_span(columns)}
     lab.run("low_project", [n, rows], bindings, (columns // 32, scale, EPS), constants)
     expected = twins.linear(a, x) * twins.wide(scales)
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))
     return Outcome(written, (framed(expected), framed(v), framed(kept)), F32)
+
+
+def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int) -> Outcome:
+    columns = heads * head
+    a, scales, z = lab.normal(n, columns), lab.normal(n), lab.out(rows * n)
+    joined, x = _pieces(lab, rows, heads, head, splits)
+    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "x_out": joined.x}
+    params = (columns // 32, 1.0, EPS, *joined.params(rows))
+    constants = {"THREADS": THREADS, **joined.constants(columns)}
+    lab.run("low_project", [n, rows], {**bindings, **joined.bindings()}, params, constants)
+    expected = twins.linear(a, x) * twins.wide(scales)
+    return Outcome((lab.read(z), lab.read(joined.x)), (framed(expected), framed(x)), F32)
 
 
 def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:

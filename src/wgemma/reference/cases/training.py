@@ -11,11 +11,10 @@ from wgemma.model.matmul import tile_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets
-from wgemma.reference.lab import EPS, F16, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import wide
 
 OFFSET = 3  # of what is read in a row of dy
-LIFT = np.float32(2**20)  # of gradients that f16 would round to zero
 TARGETS = {
     "one": Targets(),
     "two": Targets(64),
@@ -40,9 +39,6 @@ def _tile_back_cases() -> Iterator[Case]:
     yield case(_tile_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_tile_back, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme)
-        yield case(_tile_back, False, kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme, half=True)
-    for kind, rows, columns, add in (("Q4_K", 130, 256, 0), ("Q6_K", 33, 768, 0), ("F16", 9, 96, 1)):
-        yield case(_tile_back, rows == 9, kind=kind, rows=rows, n=65, columns=columns, add=add, half=True)
     for rows, n, columns in (
         (1, 7, 288),
         (32, 33, 64),
@@ -82,27 +78,21 @@ def _transposed(
     most: int = 0,
     add: int = 0,
     extreme: str = "",
-    half: bool = False,
 ) -> Outcome:
-    """`half` where the device has it; dy is small then, as gradients are."""
-    half = half and "shader-f16" in lab.device.features
     matrix, w = lab.weights(kind, n, columns, most)
     dy = lab.activations(rows, n + 5, extreme=extreme)
     before = lab.normal(rows, columns)
-    if half:
-        dy, before = dy / LIFT, before / LIFT
     given, dx = lab.put(dy), lab.held(before) if add else lab.out(rows * columns)
     constants: dict[str, Any] = {"TYPE": matrix.planes.reader}
     if kernel == "tile_back":
-        constants |= tile_form(lab.device, rows, half=half)
-    lift = (float(LIFT),) if half else ()
+        constants |= tile_form(lab.device, rows)
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, n + 5, OFFSET + part.first, int(add or part.first > 0))
         bindings = {**part.bindings(), "dy": given, "dx": dx}
         grid = [-(-columns // wide), -(-rows // constants.get("ROWS", 4))]
-        lab.run(kernel, grid, bindings, (*params, *lift), constants)
+        lab.run(kernel, grid, bindings, params, constants)
     expected = add * before + twins.linear_back(w, dy[:, OFFSET : OFFSET + n])
-    return Outcome((lab.read(dx),), (framed(expected),), F16 if half else F32)
+    return Outcome((lab.read(dx),), (framed(expected),), F32)
 
 
 def _norm_back_cases() -> Iterator[Case]:
