@@ -15,6 +15,8 @@ import pytest
 
 from wgemma.cli import main, parser
 from wgemma.files.adapters import read_adapter
+from wgemma.train.batches import Step
+from wgemma.train.trainer import Trainer
 
 TINY = "gemma4:tiny"
 SMALL = ("--rank", "2", "--targets", "q,v", "--batch", "1", "--seq", "32")
@@ -51,6 +53,23 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(here: Path, capsys
     assert shlex.split(again) == ["wgemma", "finetune", TINY, "data.jsonl", "-o", "out", "--resume", "--skip-bad"]
     assert main([*shlex.split(again)[1:], "--rank", "3"]) == 1
     assert "was made with other settings (rank 2, now 3)" in capsys.readouterr().err
+
+
+def test_a_device_that_goes_leaves_what_is_saved_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = Trainer._advance
+
+    async def losing(self: Trainer, step: Step, rate: float) -> tuple[float, float]:
+        if self.step == 2:
+            self.learner.device.close()  # type: ignore[attr-defined]
+        return await sound(self, step, rate)
+
+    monkeypatch.setattr(Trainer, "_advance", losing)
+    arguments = ["finetune", TINY, "data.jsonl", "-o", "out", "--steps", "4", "--save-every", "1", *SMALL]
+    assert main(arguments) == 1
+    shown = capsys.readouterr().err
+    assert "was lost" in shown and "Step 2 is saved; go on with: wgemma finetune gemma4:tiny data.jsonl" in shown
 
 
 def newest(out: Path) -> list[Path]:

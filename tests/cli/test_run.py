@@ -157,6 +157,12 @@ def test_without_a_name_the_embedded_model_answers_and_one_line_says_so(capsys: 
     assert "tiny demonstration model" in printed.out
 
 
+def test_a_question_without_a_name_goes_to_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(["run", "What is 3 plus 4?", "--temperature", "0"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == "3 + 4 = 7" and "the tiny demonstration model" in shown.err
+
+
 def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads((store / "EXPECTED.json").read_text())["models"]
     lora = store / told["someone/mygemma:v1"]["adapters"][0]

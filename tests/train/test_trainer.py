@@ -213,7 +213,7 @@ def test_several_bad_examples_are_all_named(tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_are_nobodys_fault(tmp_path: Path) -> None:
     made = trainer(tmp_path, batch=100, epochs=2)
     made.learner.values[0][:] = float("nan")  # type: ignore[attr-defined]
-    with pytest.raises(TrainingError, match=r"no single example is to blame .*lower learning rate \(--lr\)"):
+    with pytest.raises(TrainingError, match=r"no single example is to blame .* with a lower --lr\."):
         steps_of(made)
 
 
@@ -228,6 +228,6 @@ def test_weights_that_an_update_spoilt_are_not_saved_as_good_ones(tmp_path: Path
         return norm
 
     made.learner.update = spoiling  # type: ignore[method-assign]
-    with pytest.raises(TrainingError, match=r"no loss any more after step 3.*\(--lr\)\. checkpoint-2 .* last good one"):
+    with pytest.raises(TrainingError, match=r"after step 3.* checkpoint-2 .* last good one\. Go on .*--resume"):
         steps_of(made)
     assert run(steps_saved(made.storage)) == [1, 2]

@@ -20,12 +20,13 @@ from wgemma.cli.output import clean, human_bytes, human_count
 from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
 from wgemma.engine.backend import GpuBackend
-from wgemma.errors import DeviceError
+from wgemma.errors import DeviceError, DeviceLost
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
 from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
+from wgemma.train.checkpoints import steps_saved
 from wgemma.train.data import SHOWN, Data
 from wgemma.train.finetune import Result, Task, prepare_task, refuse_adapted
 from wgemma.train.fitting import capacities, estimate
@@ -97,11 +98,14 @@ def finetune(options: argparse.Namespace) -> int:
     teller.data(task)
     options.context, options.kv, options.precision = task.settings.seq, "f16", "exact"
     opened = open_model(target, options, quiet=options.json)
+    again = _again(options, out)
     try:
         result = _trained(opened, task, teller)
+    except DeviceLost as trouble:
+        raise DeviceLost(f"{trouble}.{_what_is_left(task, again)}") from None
     finally:
         opened.close()
-    teller.end(result, task, target, _again(options, out))
+    teller.end(result, task, target, again)
     return 130 if result.stopped else 0
 
 
@@ -111,6 +115,12 @@ def _again(options: argparse.Namespace, out: Path) -> str:
     words += ["-o", str(out), "--resume", *(["--skip-bad"] if options.skip_bad else [])]
     words += ["--device", options.device] if options.device else []
     return shlex.join(words + (["--ple", options.ple] if options.ple != "auto" else []))
+
+
+def _what_is_left(task: Task, again: str) -> str:
+    """How to go on after the device went, where there is something to go on from."""
+    saved = run(steps_saved(task.storage)) if task.storage else []
+    return f" Step {saved[-1]} is saved; go on with: {again}" if saved else ""
 
 
 def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.Namespace) -> Task:

@@ -94,6 +94,8 @@ def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = _settings(options)  # a wrong one is told before anything is loaded
+    if options.model is not None and _is_a_question(options.model):
+        options.model, options.prompt = None, [options.model, *options.prompt]
     target = options.model if options.model is not None else _without_a_name(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
@@ -112,6 +114,11 @@ def run(options: argparse.Namespace) -> int:
         return _answer_once(opened, conversation, message(prompt, media), options)
     finally:
         opened.close()
+
+
+def _is_a_question(model: str) -> bool:
+    """Words with spaces between them that are no path: no model is called so."""
+    return " " in model.strip() and not model.endswith(".gguf") and not any(sign in model for sign in "/\\")
 
 
 def _without_a_name(options: argparse.Namespace) -> str:

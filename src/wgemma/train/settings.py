@@ -15,8 +15,9 @@ TARGETS = dict(zip(_SHORT, MODULES.values(), strict=True))
 USUAL = _SHORT[:7]
 SELDOM = 250  # steps
 SCHEDULES = ("cosine", "linear", "constant")
-# What may differ when a run is taken up again: it changes no number that is learnt.
-FREE = ("save_every", "checkpointing")
+# What may differ when a run is taken up again: what changes no number that is learnt, and what a run that went wrong
+# wants lowered.
+FREE = ("save_every", "checkpointing", "rate", "clip")
 
 _WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
     "rank": (1, 1024),

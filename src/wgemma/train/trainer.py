@@ -195,10 +195,8 @@ class Trainer:
         if lines and (len(lines) < len(everything) or len(everything) == 1):
             told = f"line {lines[0]}" if len(lines) == 1 else f"lines {_listed(lines)}"
             return f"{trouble}, by the example in {told}: mend it or take it out.{kept}"
-        return (
-            f"{trouble}, and no single example is to blame (there were lines {_listed(everything)}): "
-            f"begin anew with a lower learning rate (--lr).{kept}"
-        )
+        advice = "Go on from there with --resume and a lower --lr." if kept else "Begin anew with a lower --lr."
+        return f"{trouble}, and no single example is to blame (there were lines {_listed(everything)}).{kept} {advice}"
 
     async def is_sound(self) -> bool:
         """Whether the weights still compute a loss, of some examples at least."""
