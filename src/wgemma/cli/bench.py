@@ -413,7 +413,7 @@ def _lora_row(measured: Adapted) -> list[str]:
 
 def _print_profile(decode: Decode) -> None:
     total = sum(kernel.microseconds for kernel in decode.profile)
-    print(f"\none token at depth {decode.depth}, every dispatch in a pass of its own: {total:.0f} µs")
+    print(f"\none token at depth {decode.depth}, one dispatch after the other: {total:.0f} µs")
     rows = [
         [
             kernel.kernel,

@@ -19,6 +19,7 @@ from wgemma.gpu.raw import (
     nanoseconds_of_a_tick,
     reading,
     record_copy,
+    stamp,
     trusted_module,
 )
 from wgemma.gpu.shaders import declarations, enabled, load_shader
@@ -36,7 +37,12 @@ _LIMIT_NAMES = {
 }
 _QUERIES = 4096  # the most WebGPU allows in a query set
 _NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
-_FEATURES = {"shader-f16": "shader-f16", "subgroup": "subgroups", "timestamp-query": "timestamp-query"}
+_FEATURES = {
+    "shader-f16": "shader-f16",
+    "subgroup": "subgroups",
+    "timestamp-query": "timestamp-query",
+    "timestamp-query-inside-passes": "timestamp-query-inside-passes",
+}
 
 
 def adapters() -> list[Any]:
@@ -291,10 +297,11 @@ class NativeDevice:
     # -- profiling
 
     def profile(self, commands: Sequence[Command], repeats: int = 5) -> list[tuple[str, float]]:
-        """(kernel, nanoseconds) of every dispatch, each in a compute pass of its own; the least of `repeats` runs.
+        """(kernel, nanoseconds) of every dispatch; the least of `repeats` runs. The commands are carried out, `repeats`
+        times over.
 
-        The commands are carried out, `repeats` times over. A pass of its own costs a little, so the sum is more than
-        the commands take together.
+        Where the adapter can tell the time inside a pass, a dispatch took from the end of the one before to its own, as
+        it does in a replay. Elsewhere each has a pass of its own, which costs a few microseconds.
         """
         if "timestamp-query" not in self.features:
             raise DeviceError(f"{self.info.name} has no timestamp-query, so its kernels cannot be timed.")
@@ -316,22 +323,32 @@ class NativeDevice:
         queries = self._device.create_query_set(type="timestamp", count=count)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         stamps = self._device.create_buffer(size=8 * count, usage=usage)
-        encoder = self._device.create_command_encoder()
-        used = 0
+        encoder, compute = self._device.create_command_encoder(), None
+        inside = "timestamp-query-inside-passes" in self.features
+        used, spans = 0, list[tuple[int, int]]()
         for step in steps:
+            if compute is not None and (isinstance(step, Copy) or not inside):
+                compute.end()
+                compute = None
             if isinstance(step, Copy):
                 record_copy(encoder, step)
                 continue
-            writes = {
-                "query_set": queries,
-                "beginning_of_pass_write_index": used,
-                "end_of_pass_write_index": used + 1,
-            }
-            used += 2
-            compute = encoder.begin_compute_pass(timestamp_writes=writes)
+            if compute is None and inside:
+                compute = encoder.begin_compute_pass()
+                stamp(compute, queries, used)
+                used += 1
+            elif compute is None:
+                writes = {"beginning_of_pass_write_index": used, "end_of_pass_write_index": used + 1}
+                compute = encoder.begin_compute_pass(timestamp_writes={"query_set": queries, **writes})
+                used += 1
             compute.set_pipeline(step[0])
             compute.set_bind_group(0, step[1])
             compute.dispatch_workgroups(*step[2])
+            if inside:
+                stamp(compute, queries, used)
+            spans.append((used - 1, used))
+            used += 1
+        if compute is not None:
             compute.end()
         if used:
             encoder.resolve_query_set(queries, 0, used, stamps, 0)
@@ -340,7 +357,7 @@ class NativeDevice:
         queries.destroy()
         stamps.destroy()
         tick = nanoseconds_of_a_tick(self._device)
-        return [max(end - begin, 0) * tick for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
+        return [max(ticks[end] - ticks[begin], 0) * tick for begin, end in spans]
 
     async def reopen(self) -> "NativeDevice":
         limits, features, trusted, compact = self._asked

@@ -53,6 +53,11 @@ def nanoseconds_of_a_tick(device: Any) -> float:
     return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
 
+def stamp(compute: Any, queries: Any, index: int) -> None:
+    """Writes the time when everything recorded before is done."""
+    lib.wgpuComputePassEncoderWriteTimestamp(compute._internal, queries._internal, index)
+
+
 def record_copy(commands: Any, copy: Copy) -> None:
     source, target = cast(Any, copy.source).handle, cast(Any, copy.target).handle
     commands.copy_buffer_to_buffer(source, copy.source_offset, target, copy.target_offset, copy.size)
