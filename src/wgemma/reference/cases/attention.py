@@ -143,7 +143,7 @@ def _attention_cases() -> Iterator[Case]:
         (False, 512, 2, {**pages, "pairs": 64, "together": 2}),
     ]
     for quick, head, kv_heads, options in shared:
-        for f16 in (True, False):
+        for f16 in (True, False) if head < 512 else (True,):  # four such heads in f32 take twelve seconds to compile
             shape = {"head": head, "heads": 4, "kv_heads": kv_heads, "f16": f16, "positions": (7, 300, 600)}
             yield case(_attention, quick and f16, "attention_few", **shape, **options)
     for extreme in ("zeros", "huge", "nan"):
