@@ -34,6 +34,8 @@ def test_anything_else_is_parsed(text: str) -> None:
 
 def test_where_cffi_looks_different_inside_nothing_changes() -> None:
     class Other:
-        _parser = None
+        class _parser:
+            parse_type = refuse
 
-    look_up_types(Other())
+    look_up_types(Other)
+    assert Other._parser.parse_type is refuse

@@ -228,6 +228,7 @@ def test_weights_that_an_update_spoilt_are_not_saved_as_good_ones(tmp_path: Path
         return norm
 
     made.learner.update = spoiling  # type: ignore[method-assign]
-    with pytest.raises(TrainingError, match=r"after step 3.* checkpoint-2 .* last good one\. Go on .*--resume"):
+    told = r"no loss any more after step 3.* checkpoint-2 .* last good one\. Go on .*--resume and a lower --lr\."
+    with pytest.raises(TrainingError, match=told):
         steps_of(made)
     assert run(steps_saved(made.storage)) == [1, 2]

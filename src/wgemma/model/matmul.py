@@ -245,7 +245,8 @@ class Matmuls:
             return
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        constants = matvec_form(self.device, matrix, quick=self.quick) | {"EXPERTS": True}
+        quick = self.quick and rows <= self.few  # a prompt is computed as ever
+        constants = matvec_form(self.device, matrix, quick=quick) | {"EXPERTS": True}
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
