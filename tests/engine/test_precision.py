@@ -9,6 +9,7 @@ import pytest
 
 import wgemma
 from wgemma.gpu.native import NativeDevice
+from wgemma.model import matmul
 from wgemma.reference.twins import Array
 
 STORY = "Mia has a red boat and a blue hat. What color is the hat? What is 17 plus 25?"
@@ -41,6 +42,15 @@ def log_softmax(values: Array) -> Array:
 
 def test_a_fast_prompt_is_an_exact_one(gpu: NativeDevice) -> None:
     exact, fast = (logits(gpu, None, precision, None, chunk=64) for precision in ("exact", "fast"))
+    np.testing.assert_array_equal(fast, exact)
+
+
+def test_so_it_is_where_each_row_goes_to_its_experts_alone(
+    gpu: NativeDevice, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "CROWD", 1 << 30)  # as in 26B-A4B, with many more experts, up to 63 rows do
+    target, ids = shared / "models/tiny-26b-a4b-Q4_K_M.gguf", list(range(2, 22))
+    exact, fast = (logits(gpu, target, precision, ids, chunk=20) for precision in ("exact", "fast"))
     np.testing.assert_array_equal(fast, exact)
 
 
