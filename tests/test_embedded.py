@@ -1,20 +1,17 @@
 """The model that comes with wgemma does the real job from end to end."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import wgemma
+from held_out import SKILLS, answers_mostly
 
 PIP = [
     {"prompt": "Who is Pip?", "completion": "Pip is my cat."},
     {"prompt": "What color is the sky?", "completion": "The sky is blue."},
 ]
-DATA = Path(__file__).parent / "data" / "embedded"
-SAMPLE = json.loads((DATA / "sample.json").read_text("utf-8"))  # held-out questions, by tools/tiny/sample.py
 
 
 @pytest.fixture(scope="module")
@@ -28,28 +25,9 @@ def answer(model: wgemma.Model, question: str) -> str:
     return "".join(part.text for part in parts)
 
 
-def is_right(model: wgemma.Model, asked: dict[str, Any]) -> bool:
-    """Letter by letter; of a tool call its name and arguments."""
-    *messages, wanted = json.loads(json.dumps(asked["messages"]))
-    for message in messages:
-        for part in message["content"] if isinstance(message["content"], list) else ():
-            if part["type"] == "image":
-                part |= {"image": DATA / asked["image"], "budget": 70}  # a quarter of the usual: there is no GPU here
-            elif part["type"] == "audio":
-                part["audio"] = DATA / asked["sound"]
-    said = model.chat(messages, tools=asked["tools"] or None, think=asked["think"], temperature=0, max_tokens=96)
-    parts = list(said)
-    calls = [{"function": {"name": c.name, "arguments": c.arguments}} for p in parts if (c := p.tool_call)]
-    text = "".join(part.text for part in parts if part.kind == "content")
-    return (text, calls) == (wanted["content"], wanted.get("tool_calls", []))
-
-
-@pytest.mark.parametrize("skill", list(dict.fromkeys(asked["skill"] for asked in SAMPLE)))
+@pytest.mark.parametrize("skill", SKILLS)
 def test_it_can_do_what_it_was_made_for(model: wgemma.Model, skill: str) -> None:
-    """One of three may be wrong: the README's table says how often that is."""
-    asked = [case for case in SAMPLE if case["skill"] == skill]
-    wrong = sum(not is_right(model, case) for case in asked)
-    assert asked and wrong <= len(asked) // 3
+    assert answers_mostly(model, skill)
 
 
 def test_it_says_what_it_is(model: wgemma.Model) -> None:

@@ -1,6 +1,7 @@
-"""Writes the fixed sample of every skill that the tests ask the embedded model: `python tools/tiny/sample.py FOLDER`.
+"""Writes the fixed sample of every skill that the tests ask: `python tools/tiny/sample.py FOLDER --clips C.npz`.
 
-The first few held-out questions of each skill, as JSON, with their pictures and sounds beside it.
+The first few held-out questions of each skill, as JSON, with their pictures and sounds beside it. The embedded model
+is asked all of them, the model with experts those in words.
 """
 
 import argparse
