@@ -9,7 +9,7 @@ import pytest
 
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.native import NativeDevice
-from wgemma.model.matmul import tile_form
+from wgemma.model.matmul import tile_back_form, tile_form
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference import backward_twins as back
 from wgemma.reference import twins
@@ -57,7 +57,7 @@ def products_back(lab: Lab, w: Matrix, dy: Array, dx: Buffer | None = None, offs
     result = dx or lab.out(rows * w.columns)
     params = (w.blocks, w.rows, rows, stride, offset, int(dx is not None))
     bindings = {**w.parts[0].bindings(), "dy": lab.put(dy), "dx": result}
-    form = tile_form(lab.device, rows)
+    form = tile_back_form(lab.device, rows)
     grid = [-(-w.columns // 64), -(-rows // form["ROWS"])]
     lab.run("tile_back", grid, bindings, params, {"TYPE": w.planes.reader, **form})
     return result
@@ -151,7 +151,7 @@ def test_the_loss_in_tiles_of_the_vocabulary(golden: Callable[[str], Any], lab: 
             logits = lab.out(rows * w.rows)
             bindings = {**w.parts[0].bindings(), "x": given, "y": logits}
             params = (w.blocks, w.rows, rows, w.rows, 0, cap)
-            form = tile_form(lab.device, rows)
+            form = tile_form(rows, w.rows)
             grid = [1, -(-rows // form["ROWS"])]
             lab.run("tile", grid, bindings, params, {"TYPE": "f32", "SOFTCAP": True, **form})
             bindings = {"logits": logits, "targets": goals, "state": state}

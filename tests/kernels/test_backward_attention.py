@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import Matmuls, Result, tile_form
+from wgemma.model.matmul import Matmuls, Result, tile_back_form
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference.cases.training_attention import back_threads
@@ -267,7 +267,7 @@ class Mixture:
         self.product(self.gate_up, made["d_wide"], made["d_experts"], {"PER_SLOT": True})
         part = self.router.parts[0]
         scored: dict[str, Binding] = {**part.bindings(), "dy": made["dscores"], "dx": made["d_router"]}
-        params, form = (1, self.experts, rows, self.experts, 0, 0), tile_form(lab.device, rows)
+        params, form = (1, self.experts, rows, self.experts, 0, 0), tile_back_form(lab.device, rows)
         lab.run("tile_back", [1, 1], scored, params, {"TYPE": "f32", **form})
         ends = {**made, "norms": self.norms, "d_dense": self.zeros}
         lab.run("experts_norm_back", [rows], ends, shape, threads)

@@ -41,8 +41,9 @@ def test_the_heads_that_go_together_fit_workgroup_memory(memory: int, head: int,
 
 @pytest.mark.parametrize("head", [32, 64, 128, 256, 512])
 @pytest.mark.parametrize("f16", [True, False])
-def test_a_turn_leaves_no_thread_without_words_or_keys(head: int, f16: bool) -> None:
-    form = few_shape(head, 1, 1, f16=f16)
+@pytest.mark.parametrize("lanes", [1, 4, 16, 32, 64])
+def test_a_turn_leaves_no_thread_without_words_or_keys(head: int, f16: bool, lanes: int) -> None:
+    form = few_shape(head, 1, lanes, f16=f16)
     words = head // (8 if f16 else 4)
     assert form["SHARE"] * form["EACH"] == words
     assert form["VALUES"] * form["THREADS"] // words == keys_at_a_time(form)
@@ -51,7 +52,8 @@ def test_a_turn_leaves_no_thread_without_words_or_keys(head: int, f16: bool) -> 
 def test_a_history_is_cut_into_pieces_of_a_turn_at_least_and_a_window_always_alike() -> None:
     layer = LayerConfig(0, True, 512, 8, 1, 256, None, True, 10_000.0, 128, False, 64, False)
     full = replace(layer, sliding=False, window=None)
-    assert [splits_of(full, depth, 64) for depth in (64, 256, 4096, 131_072)] == [1, 4, 64, 64]
+    assert [splits_of(full, depth, 64) for depth in (64, 256, 4096, 131_072)] == [1, 4, 64, 128]
+    assert [splits_of(full, 131_072, 64, rows) for rows in (1, 3, 8)] == [128, 42, 16]
     assert [splits_of(layer, depth, 128) for depth in (128, 512, 131_072)] == [4, 4, 4]
     assert splits_of(replace(layer, window=200), 4096, 128) == 2
     assert splits_of(replace(layer, window=1024), 131_072, 128) == 4

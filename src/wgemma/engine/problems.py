@@ -26,6 +26,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
+from wgemma.model.matmul import NARROW
 
 SUMS = 12  # numbers kept of each output
 PERIODS = (256, 32)
@@ -193,7 +194,8 @@ class Problem:
     def answer(self) -> str:
         """The name of its answer, which is the same for many widths."""
         period = period_of(self.columns) if self.columns else 0
-        mode, head = ("x", 0) if self.mode == "joined" else (self.mode, self.head)
+        mode, head = ("x", 0) if self.mode == "joined" else (self.mode.removesuffix(" fine"), self.head)
+        mode = "" if mode == "tall" else mode
         return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
 
     @property
@@ -201,7 +203,7 @@ class Problem:
         """Who may be to blame when it is wrong."""
         if self.kernel == "attention":
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
-        if self.kernel == "tile" and self.mode:
+        if self.kernel == "tile" and "experts" in self.mode:
             return {"tile", "group"}
         if self.kernel == "sample":
             return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
@@ -210,15 +212,16 @@ class Problem:
 
 # How each matrix is used: what its input is (x as it is, the norm or the sum of the residual stream), what follows.
 _MODES = {
-    **dict.fromkeys(("attn_output", "ffn_down", "proj", "ffn_gate_inp", "per_layer_model_proj"), "x"),
-    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), "norm"),
+    **dict.fromkeys(("ffn_down", "proj", "ffn_gate_inp", "per_layer_model_proj"), "x"),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), "norm fine"),
+    "attn_output": "x fine",
     "inp_gate": "sum ple",
     "output": "head",
     "ffn_gate_up_exps": "experts geglu",
     "ffn_down_exps": "experts weighted",
 }
 TILE_MODES = ("", "experts", "experts weighted")
-MATVEC_MODES = (*sorted({*_MODES.values()}), "experts", "norm geglu", "x geglu")
+MATVEC_MODES = (*sorted({mode.removesuffix(" fine") for mode in _MODES.values()}), "experts", "norm geglu", "x geglu")
 
 
 def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
@@ -244,6 +247,7 @@ def layer_mode(layer: LayerConfig) -> str:
 
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
+    tall: set[str] = set()  # types with a matrix for which it is a tall one
     for name, tensor in tensors.items():
         part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
         if part in ("token_embd", "per_layer_token_embd"):
@@ -264,7 +268,10 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         if mode and mode != "head":
             key = (mode.removesuffix(" geglu") if "experts" in mode else "", tensor.type)
             narrowest[key] = min(columns, narrowest.get(key, columns))
-    yield from (Problem("tile", mode, kind, columns) for (mode, kind), columns in narrowest.items())
+            if "experts" not in mode and tensor.shape[1] * (2 if mode.endswith(" geglu") else 1) > NARROW:
+                tall.add(tensor.type)
+    for (mode, kind), columns in narrowest.items():
+        yield Problem("tile", mode or ("tall" if kind in tall else ""), kind, columns)
 
 
 @cache

@@ -23,7 +23,7 @@ from wgemma.model.attention import SPLITS, look, store
 from wgemma.model.cache import Cache, Segment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
-from wgemma.model.matmul import MOST_JOINED, THREADS, Groups, Joined, Residual, Result
+from wgemma.model.matmul import MOST_JOINED, NARROW, THREADS, Groups, Joined, Residual, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -211,7 +211,7 @@ class Trial:
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         else:
             bare = self._buffer(4 * rows * given.ROWS)
-            result = Result(y, then="GEGLU" if then == "geglu" else "", bare=bare)
+            result = Result(y, then="GEGLU" if then == "geglu" else "", bare=bare, fine=then == "fine")
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         self._keep(problem, y)
         if residual:
@@ -229,7 +229,7 @@ class Trial:
         y = self._buffer(4 * given.ROWS * given.FEW)
         room = self._upload(pieces.tobytes())
         joined = Joined(room, room, heads, problem.head, MOST_JOINED)
-        self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y))
+        self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y, fine=True))
         self._keep(problem, y)
 
     def _experts(self, problem: Problem, then: str) -> None:
@@ -244,10 +244,11 @@ class Trial:
         self._keep(problem, y)
 
     def _tile(self, problem: Problem) -> None:
-        if problem.mode:
+        if "experts" in problem.mode:
             self._crowd(problem)
             return
         matrix = self._matrices[problem.kind, problem.columns]
+        self.matmuls.narrow = 0 if problem.mode == "tall" else NARROW
         for rows in given.MANY:
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)

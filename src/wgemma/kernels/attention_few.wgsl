@@ -72,12 +72,15 @@ fn put_query(i: u32, pairs: Pairs) {
 //#endif
 }
 
-fn query_factor(head: u32) -> f32 {
-  var sum = vec4<f32>();
-  for (var i = head * QUADS; i < (head + 1u) * QUADS; i += 4u) {
-    sum += vec4<f32>(squares[i], squares[i + 1u], squares[i + 2u], squares[i + 3u]);
-  }
-  return inverseSqrt(dot(sum, vec4<f32>(1.0)) / f32(D) + params.eps);
+fn query_factor(head: u32, lane: u32) -> f32 {
+  var sum = 0.0;
+//#if WIDE
+  for (var i = lane; i < QUADS; i += SHARE) { sum += squares[head * QUADS + i]; }
+  for (var step = 1u; step < SHARE; step *= 2u) { sum += subgroupShuffleXor(sum, step); }
+//#else
+  for (var i = 0u; i < QUADS; i++) { sum += squares[head * QUADS + i]; }
+//#endif
+  return inverseSqrt(sum / f32(D) + params.eps);
 }
 
 // The first word of key or value number `key` of a turn that begins at place `at`, perhaps beyond the end of the ring;
@@ -130,7 +133,7 @@ fn main(
 //#endfor
     workgroupBarrier();
 //#for h in HEADS
-    let factor{{h}} = query_factor({{h}}u);
+    let factor{{h}} = query_factor({{h}}u, lane);
 //#endfor
 
     loop {

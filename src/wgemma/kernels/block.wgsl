@@ -5,7 +5,7 @@
 //   dot32(raw, x, sum) -> f32     their product with a block of x whose elements add up to `sum`
 //   dot_bytes(raw, x) -> f32      QUICK: the same with x in eight bits, of the types that are codes themselves
 //
-// `params.blocks` is K / 32.
+// row_blocks() is K / 32 (blocks.wgsl).
 
 struct Block {
   a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>,
@@ -13,12 +13,17 @@ struct Block {
 }
 
 //#if QUICK
-// 32 numbers as scale · signed byte; `sums` are those of the first and of the last sixteen, as the bytes tell them.
+// 32 numbers as scale · signed byte, or with FINE scale · (256 · signed byte + another); `sums` are those of the first
+// and of the last sixteen, as the bytes tell them.
 struct Bytes {
   low: vec4<u32>,
   high: vec4<u32>,
   scale: f32,
   sums: vec2<f32>,
+//#if FINE
+  fine_low: vec4<u32>,
+  fine_high: vec4<u32>,
+//#endif
 }
 //#endif
 

@@ -16,7 +16,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = (row * params.blocks + block) * 8u;
+  let at = (row * row_blocks() + block) * 8u;
   return Raw(
     codes[at], codes[at + 1u], codes[at + 2u], codes[at + 3u],
     codes[at + 4u], codes[at + 5u], codes[at + 6u], codes[at + 7u],

@@ -14,7 +14,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * params.blocks + block;
+  let at = row * row_blocks() + block;
   return Raw(codes[at], scales[at >> 1u], (at & 1u) * 16u);
 }
 

@@ -15,7 +15,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * params.blocks + block;
+  let at = row * row_blocks() + block;
   let super_block = (at >> 3u) * 5u;
   return Raw(codes[at], scales[super_block], scales[super_block + 1u + ((at & 7u) >> 1u)], (at & 1u) * 16u);
 }

@@ -14,7 +14,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * params.blocks + block;
+  let at = row * row_blocks() + block;
   return Raw(codes[at], scales[2u * at], scales[2u * at + 1u]);
 }
 

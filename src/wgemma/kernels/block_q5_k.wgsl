@@ -16,7 +16,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * params.blocks + block;
+  let at = row * row_blocks() + block;
   let first = (at >> 3u) * 13u;
   let sub = at & 7u;
   return Raw(codes[at], scales[first + 5u + sub], scales[first], scales[first + 1u + (sub >> 1u)], (at & 1u) * 16u);

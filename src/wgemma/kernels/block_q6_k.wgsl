@@ -17,7 +17,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * params.blocks + block;
+  let at = row * row_blocks() + block;
   let first = (at >> 3u) * 21u;
   let sub = at & 7u;
   let high = vec2<u32>(scales[first + 5u + 2u * sub], scales[first + 6u + 2u * sub]);

@@ -30,11 +30,15 @@ fn numbers(c: Codes, offset: f32) -> Block {
 //#if QUICK
 // Σ code · x over the first and over the last sixteen.
 fn products(c: Codes, x: Bytes) -> vec2<f32> {
-  return vec2<f32>(
-    f32(dot4I8Packed(c.low.x, x.low.x) + dot4I8Packed(c.low.y, x.low.y)
-      + dot4I8Packed(c.low.z, x.low.z) + dot4I8Packed(c.low.w, x.low.w)),
-    f32(dot4I8Packed(c.high.x, x.high.x) + dot4I8Packed(c.high.y, x.high.y)
-      + dot4I8Packed(c.high.z, x.high.z) + dot4I8Packed(c.high.w, x.high.w)),
-  );
+//#if FINE
+  let fine = vec2<i32>(dot_sixteen(c.low, x.fine_low), dot_sixteen(c.high, x.fine_high));
+  return vec2<f32>(256 * vec2<i32>(dot_sixteen(c.low, x.low), dot_sixteen(c.high, x.high)) + fine);
+//#else
+  return vec2<f32>(f32(dot_sixteen(c.low, x.low)), f32(dot_sixteen(c.high, x.high)));
+//#endif
+}
+
+fn dot_sixteen(c: vec4<u32>, x: vec4<u32>) -> i32 {
+  return dot4I8Packed(c.x, x.x) + dot4I8Packed(c.y, x.y) + dot4I8Packed(c.z, x.z) + dot4I8Packed(c.w, x.w);
 }
 //#endif

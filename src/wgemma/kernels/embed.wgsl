@@ -17,6 +17,7 @@ struct Params {
 }
 const SOFT = 0x40000000u;
 @group(0) @binding(0) var<uniform> params: Params;
+//#include blocks
 //#include block
 //#include row
 @group(0) @binding(3) var<storage, read> rows: array<Row>;

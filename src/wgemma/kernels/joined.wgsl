@@ -19,7 +19,7 @@ var<workgroup> factors: array<f32, {{THREADS}}>;  // of every head's four splits
 
 // What split s found of vector i.
 fn found(r: u32, i: u32, s: u32) -> vec4<f32> {
-  if (i >= params.blocks * 8u || s >= params.splits) { return vec4<f32>(); }
+  if (i >= row_blocks() * 8u || s >= params.splits) { return vec4<f32>(); }
   return partial[((r * params.heads + i / HEAD_QUADS) * params.splits + s) * HEAD_QUADS + i % HEAD_QUADS];
 }
 

@@ -21,6 +21,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> scales: array<f32>;
 @group(0) @binding(7) var<storage, read_write> z: array<f32>;
+//#include blocks
 //#include reduce
 //#if MADE
 //#include {{MADE}}

@@ -15,7 +15,7 @@
 //   EXPERTS: group.z is a slot; chosen[r, slot] picks the expert whose N rows are used, y is [R, slots, N]. With
 //     WEIGHTED the input is x[r, slot] and the result is multiplied by weights[r, slot]; else the input is x[r].
 //   WITHIN: so many lanes of a row lie in one subgroup; WIDE: all.
-//   QUICK: x is rounded to eight bits per number, with a scale per 32; needs SUBGROUPS.
+//   QUICK: x is rounded to eight bits per number, or with FINE to sixteen, with a scale per 32; needs SUBGROUPS.
 //   SELECT: group.y counts through `picked`, which names the row of h to use; y is indexed by group.y.
 //
 // Grid: (up to N / rows at a time, R, slots).
@@ -49,6 +49,7 @@ struct Params {
 //#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
+//#include blocks
 //#include block
 //#include reduce
 //#include gelu
@@ -89,7 +90,16 @@ const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, whole c
 //#if QUICK
 // Word j of block b lies at j · SLICE + b, so that neighbouring lanes meet different banks.
 var<workgroup> words: array<u32, SLICE * 8u>;
+//#if FINE
+var<workgroup> fine: array<u32, SLICE * 8u>;  // the lower bytes, signed as well
+//#endif
 var<workgroup> tails: array<f32, SLICE * 3u>;  // the scale, and the sums of either half
+
+//#if FINE
+const LARGEST = 32639.0;  // 127 · 256 + 127
+//#else
+const LARGEST = 127.0;
+//#endif
 
 // Elements 8i … 8i + 7 of the slice; four threads have a block's.
 fn put(i: u32, near: vec4<f32>, far: vec4<f32>) {
@@ -99,17 +109,24 @@ fn put(i: u32, near: vec4<f32>, far: vec4<f32>) {
   size = max(size, subgroupShuffleXor(size, 1u));
   size = max(size, subgroupShuffleXor(size, 2u));
   let most = bitcast<f32>(size);
-  let scale = most / 127.0;
-  let shrink = select(127.0 / most, 0.0, size == 0u);
-  let low = pack4xI8(vec4<i32>(round(near * shrink)));
-  let high = pack4xI8(vec4<i32>(round(far * shrink)));
-  var sum = dot4I8Packed(low, 0x01010101u) + dot4I8Packed(high, 0x01010101u);
+  let scale = most / LARGEST;
+  let shrink = select(LARGEST / most, 0.0, size == 0u);
+  var low = vec4<i32>(round(near * shrink));
+  var high = vec4<i32>(round(far * shrink));
+  let both = low + high;
+  var sum = (both.x + both.y) + (both.z + both.w);
   sum += subgroupShuffleXor(sum, 1u);
   if (i >= SLICE * 4u) { return; }
   let block = i / 4u;
   let j = i % 4u;
-  words[2u * j * SLICE + block] = low;
-  words[(2u * j + 1u) * SLICE + block] = high;
+//#if FINE
+  fine[2u * j * SLICE + block] = pack4xI8(low);
+  fine[(2u * j + 1u) * SLICE + block] = pack4xI8(high);
+  low = (low + 128) >> vec4<u32>(8u);
+  high = (high + 128) >> vec4<u32>(8u);
+//#endif
+  words[2u * j * SLICE + block] = pack4xI8(low);
+  words[(2u * j + 1u) * SLICE + block] = pack4xI8(high);
   if (j == 0u) { tails[block] = scale; }
   if (j % 2u == 0u) { tails[SLICE * (1u + j / 2u) + block] = scale * f32(sum); }
 }
@@ -119,6 +136,10 @@ fn take(block: u32) -> Bytes {
     vec4<u32>(words[block], words[SLICE + block], words[2u * SLICE + block], words[3u * SLICE + block]),
     vec4<u32>(words[4u * SLICE + block], words[5u * SLICE + block], words[6u * SLICE + block], words[7u * SLICE + block]),
     tails[block], vec2<f32>(tails[SLICE + block], tails[2u * SLICE + block]),
+//#if FINE
+    vec4<u32>(fine[block], fine[SLICE + block], fine[2u * SLICE + block], fine[3u * SLICE + block]),
+    vec4<u32>(fine[4u * SLICE + block], fine[5u * SLICE + block], fine[6u * SLICE + block], fine[7u * SLICE + block]),
+//#endif
   );
 }
 
@@ -192,7 +213,7 @@ fn lay_out(start: u32, thread: u32) {
 }
 //#else
 fn get_x(row: u32, i: u32) -> vec4<f32> {
-  let quads = params.blocks * 8u;
+  let quads = row_blocks() * 8u;
   if (i >= quads) { return vec4<f32>(); }
   return x[row * quads + i];
 }
@@ -264,6 +285,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
     }
 //#endif
+    // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
     for (var start = 0u; start < params.blocks; start += CHUNK) {
       // What is fetched next: further blocks of these rows, or the first ones of the next rows.
       let done = start + CHUNK >= params.blocks;
@@ -350,13 +372,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   }
 }
 
-// Rows past the end are computed as the last one, and not written; blocks past the end of a row meet zeros.
+// Rows past the end are computed, and not written. Of W there is room for them (model/weights.py), so the first ones are
+// asked for while the parameters are still on their way; an expert's are another's, and an adapter's b has none.
 fn clamped(n: u32) -> u32 {
-  return min(n, params.n - 1u);
+  var row = n;
+//#if EXPERTS
+  row = min(row, params.n - 1u);
+//#endif
+//#if LOW
+  row = min(row, params.n - 1u);
+//#endif
+  return row;
 }
 
+// Blocks past the end of a row meet zeros.
 fn held(block: u32) -> u32 {
-  return min(block, params.blocks - 1u);
+  return min(block, row_blocks() - 1u);
 }
 
 //#if LOW

@@ -12,6 +12,7 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(7) var<storage, read_write> x: array<vec4<f32>>;
+//#include blocks
 //#include reduce
 //#include residual
 //#if SELECT

@@ -19,7 +19,7 @@ var<private> far{{j}}: vec4<f32>;
 //#endfor
 
 fn prepare(r: u32, me: Thread, writes: bool) {
-  let quads = params.blocks * 8u;
+  let quads = row_blocks() * 8u;
   let first = r * quads;
   var sum = 0.0;
 //#for j in PAIRS

@@ -12,7 +12,7 @@ struct Raw {
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
-  let at = (row * params.blocks + block) * 4u;
+  let at = (row * row_blocks() + block) * 4u;
   return Raw(codes[at], codes[at + 1u], codes[at + 2u], codes[at + 3u]);
 }
 

@@ -38,6 +38,7 @@ struct Params {
 //#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
+//#include blocks
 //#include block
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;

@@ -18,6 +18,7 @@ struct Params {
   add: u32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
+//#include blocks
 //#include block
 @group(0) @binding(3) var<storage, read> dy: array<f32>;
 @group(0) @binding(4) var<storage, read_write> dx: array<vec4<f32>>;

@@ -16,10 +16,11 @@ from wgemma.model.text import Layer, TextWeights
 if TYPE_CHECKING:
     from wgemma.model.decoder import Pass, Scratch
 
-SPLITS = 64  # a row's history is cut into at most so many pieces
+SPLITS = 128  # the histories of a few rows are cut into at most so many pieces in all
 SLIDING_SPLITS = 4  # and a window into at most so many, which the next product puts together itself
 DEEP = 4096  # from this depth on heads that share their keys read them together
 SHARE = 8  # lanes that share a key at least, where it has so many words: neighbours read a line of memory
+MOST = 32  # and at most, as far as they can speak to each other: the fewer words each has, the shorter the kernel
 EACH = 4  # words of a key that a lane reads at most
 
 
@@ -77,7 +78,7 @@ def look(
         **form,
         **({"PACKED": True} if p.cache.packed else {}),
     }
-    splits = min(most, splits_of(config, p.depth, keys_at_a_time(form))) if p.rows <= FEW else 1
+    splits = min(most, splits_of(config, p.depth, keys_at_a_time(form), p.rows)) if p.rows <= FEW else 1
     bindings: dict[str, Binding] = {
         "rows": p.row_buffer,
         "q_raw": scratch["qkv"],
@@ -116,11 +117,12 @@ def slices(head: int) -> int:
     return max(1, head // 64)
 
 
-def splits_of(config: LayerConfig, depth: int, keys: int) -> int:
-    """Pieces of a history of at most `depth`, each worth a turn of so many keys; a window has as many however deep."""
+def splits_of(config: LayerConfig, depth: int, keys: int, rows: int = 1) -> int:
+    """Pieces of each row's history of at most `depth`, each worth a turn of so many keys; a window has as many however
+    deep."""
     if config.sliding:
         return min(SLIDING_SPLITS, -(-(config.window or 0) // keys))
-    return min(SPLITS, -(-depth // keys))
+    return min(SPLITS // rows, -(-depth // keys))
 
 
 def in_pieces(config: LayerConfig) -> bool:
@@ -155,7 +157,7 @@ def heads_together(device: Device, head: int, shared: int) -> int:
 def few_shape(head: int, heads: int, lanes: int, *, f16: bool) -> dict[str, Any]:
     """The constants for heads of this size, so many at a time, where so many lanes can speak to each other."""
     words = head // (8 if f16 else 4)
-    share = min(max(SHARE, words // EACH), words)
+    share = min(max(SHARE, words // EACH, min(MOST, lanes)), words)
     each = words // share
     return {
         "THREADS": THREADS,

@@ -16,7 +16,7 @@ from wgemma.model.attention import SPLITS, look, put_together, store
 from wgemma.model.attention_tile import partial_room
 from wgemma.model.cache import PAGE, Places
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import FEW, Input, Joined, Matmuls, Precision, Residual, Result
+from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
@@ -79,7 +79,6 @@ class Scratch:
         layers = config.layers
         heads = max(layer.heads * layer.head_dim for layer in layers)
         wide = max(2 * layer.ffn_width for layer in layers)
-        few = min(rows, FEW)
         states = max(layer.heads * (layer.head_dim + 2) for layer in layers)
         sizes = {
             "h": rows * d,
@@ -89,7 +88,7 @@ class Scratch:
             "x": 3 * (rows + 1) * d if config.expert_count else rows * d,
             "qkv": rows * max(layer.attention.width for layer in weights.layers),
             "attended": rows * heads,
-            "partial": max(few * SPLITS * states, *(partial_room(device, layer, rows) for layer in layers)),
+            "partial": max(SPLITS * states, *(partial_room(device, layer, rows) for layer in layers)),
             "wide": min(rows, step) * wide,
             "act": rows * wide // 2,
         }
@@ -344,7 +343,7 @@ class Decoder:
 
     def _put_out(self, p: Pass, layer: Layer, pieces: int) -> None:
         """The output projection of what was found, which may lie in several pieces."""
-        config, matrix, result = layer.config, layer.attention.output, Result(self.scratch["attention o"], whole=True)
+        config, matrix, result = layer.config, layer.attention.output, Result(self.scratch["attention o"], fine=True)
         if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
             joined = Joined(self.scratch["partial"], self.scratch["attended"], config.heads, config.head_dim, pieces)
             self.matmuls.joined(p.tape, matrix, p.rows, joined, self._adapted(p, layer, "o", result))

@@ -18,12 +18,12 @@ FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
 ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
-IN_FLIGHT = 72  # words of them that it has asked for, at most
 RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
 TALL = 64  # rows of one expert that tile.wgsl does together at most
+NARROW = 512  # rows of a matrix up to which tall tiles would leave a large GPU idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Groups:
 
 
 Input: TypeAlias = Residual | Binding
-# Everything in f32; or, where the device can, the inputs of matvec.wgsl in eight bits per number. What tile.wgsl
-# takes, as of prompts, is the same in both.
+# Everything in f32; or, where the device can, the inputs of matvec.wgsl in eight bits per number, or sixteen where a
+# result is to be `fine`. What tile.wgsl takes, as of prompts, is the same in both.
 Precision: TypeAlias = Literal["exact", "fast"]
 
 
@@ -100,7 +100,7 @@ class Result:
     SCALE    yₙ · side[n], many rows only
 
     Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
-    A fast product of a few rows rounds its input to eight bits unless the result is to be `whole`.
+    A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`.
     """
 
     y: Binding
@@ -115,7 +115,7 @@ class Result:
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
-    whole: bool = False
+    fine: bool = False
 
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
@@ -135,6 +135,7 @@ class Matmuls:
     """Records products on one device."""
 
     few = FEW
+    narrow = NARROW
     threads = THREADS  # that settle a row
 
     def __init__(self, device: Device, eps: float, precision: Precision = "exact") -> None:
@@ -181,7 +182,7 @@ class Matmuls:
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
-            result = Result(y, width, offset, low=low, z=z, low_first=offset, whole=True)
+            result = Result(y, width, offset, low=low, z=z, low_first=offset, fine=True)
             self.linear(tape, matrix, rows, settled, result)
             offset += matrix.rows
 
@@ -303,7 +304,7 @@ class Matmuls:
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
-        constants = matvec_form(self.device, matrix, quick=self.quick and not result.whole)
+        constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
         scale, made = 1.0, tuple[int, ...]()
         if isinstance(source, Residual | Joined):
@@ -364,13 +365,17 @@ class Matmuls:
         constants: dict[str, Any],
     ) -> None:
         """The bare product of many rows with `n` rows of a matrix."""
-        form = tile_form(self.device, rows)
+        form = tile_form(rows, n, self.narrow)
         tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"])], bindings, params, constants | form)
 
 
-def tile_form(device: Device, rows: int) -> dict[str, Any]:
-    """How tile.wgsl and tile_back.wgsl share out so many rows: taller tiles where they pay and there is memory for
-    them."""
+def tile_form(rows: int, n: int, narrow: int = NARROW) -> dict[str, Any]:
+    """How tile.wgsl shares out so many rows with n results each: in tall tiles, if there are enough of them."""
+    return tile_shape(32 if rows <= 32 or n <= narrow else 64)
+
+
+def tile_back_form(device: Device, rows: int) -> dict[str, Any]:
+    """The same of tile_back.wgsl, which likes taller tiles where there is memory for them."""
     if rows <= 32:
         return tile_shape(32)
     return tile_shape(128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64)
@@ -382,24 +387,23 @@ def tile_shape(tall: int) -> dict[str, Any]:
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
 
 
-def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False) -> dict[str, Any]:
+def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False, fine: bool = False) -> dict[str, Any]:
     """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
-    few turns and as few blocks past the row's end as can be."""
+    few turns and as few blocks past the row's end as can be. A lane has one block of a row in flight: with more the
+    kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew."""
     blocks, planes = matrix.blocks, matrix.planes
     quick = quick and planes.quick and device.lanes("matvec") > 1
     room = min(device.limits.workgroup_memory, 32 << 10) - RESERVED
-    slices = room // (44 if quick else 144)  # blocks of x that fit
-    deepest = max(1, IN_FLIGHT // (ABREAST * planes.fetched))
-    wanted = max(8, min(64, blocks / 4))
+    slices = room // ((76 if fine else 44) if quick else 144)  # blocks of x that fit
+    wanted = max(8, min(64, blocks / 3))
 
-    def cost(form: tuple[int, int]) -> float:
-        lanes, depth = form
-        turns = -(-blocks // (lanes * depth))
-        return turns * lanes * depth / blocks + 0.1 * turns + 0.1 * abs(math.log2(lanes / wanted))
+    def cost(lanes: int) -> float:
+        turns = -(-blocks // lanes)
+        return turns * lanes / blocks + 0.1 * turns + 0.1 * abs(math.log2(lanes / wanted))
 
-    forms = [(lanes, depth) for lanes in (8, 16, 32, 64) for depth in range(1, deepest + 1) if lanes * depth <= slices]
-    lanes, depth = min(forms, key=cost)
-    return matvec_shape(device, matrix, lanes, depth, slices) | ({"QUICK": True} if quick else {})
+    lanes = min((8, 16, 32, 64), key=cost)
+    rounding = {"QUICK": True, "FINE": fine} if quick else {}
+    return matvec_shape(device, matrix, lanes, 1, slices) | rounding
 
 
 def matvec_shape(
@@ -413,6 +417,7 @@ def matvec_shape(
     blocks = whole if fits else chunk
     return {
         "TYPE": matrix.planes.reader,
+        "BLOCKS": matrix.blocks,
         "LANES": lanes,
         "DEPTH": depth,
         "ABREAST": abreast,

@@ -37,11 +37,6 @@ class Planes:
         return self.reader.startswith("q")
 
     @property
-    def fetched(self) -> int:
-        """Words that a thread holds of 32 weights before it looks at them, about."""
-        return self.codes + (3 if self.quick else 0)
-
-    @property
     def repack_constants(self) -> dict[str, Any]:
         word = "atomic<u32>" if self.halves else "u32"
         scales = self.halves or self.scales > 0

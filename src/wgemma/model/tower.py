@@ -195,7 +195,7 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
     if tape.device.compact:
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
-        form = tile_form(tape.device, rows)
+        form = tile_form(rows, lin.matrix.rows)
         _linear(tape, lin, rows, x, y, stride, offset, "tile", form["ROWS"], form)
 
 

@@ -17,6 +17,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.planes import PLANES, Planes
 
 PIECE = 32 << 20  # bytes on their way to the GPU at a time
+ROOM = 64  # parts have room for a multiple of so many rows: matvec.wgsl asks for some before it knows their number
 _FAR = 1 << 30  # a group that never ends
 
 
@@ -119,15 +120,15 @@ class Uploader:
 
     def _parts(self, planes: Planes, rows: int, columns: int, unit: int, label: str) -> list[Part]:
         limits = self.device.limits
-        unit_bytes = planes.nbytes(unit, columns)
         most = min(limits.binding, limits.buffer - limits.offset_alignment)
-        units = max(most // unit_bytes, 1)
-        if unit_bytes > most:
-            raise ModelError(f"{label}: {unit} rows of {columns} take {unit_bytes} bytes, too many for a binding.")
+        units = most // planes.nbytes(ROOM, columns) * ROOM // unit
+        if not units:
+            raise ModelError(f"{label}: {unit} rows of {columns} are too many for a binding of {most} bytes.")
         parts = []
         for start in range(0, rows, units * unit):
             count = min(units * unit, rows - start)
-            code_bytes, scale_bytes = planes.code_bytes(count, columns), planes.scale_bytes(count, columns)
+            room = room_for(count)
+            code_bytes, scale_bytes = planes.code_bytes(room, columns), planes.scale_bytes(room, columns)
             edge = -(-code_bytes // limits.offset_alignment) * limits.offset_alignment
             buffer = self.device.buffer(edge + scale_bytes, label)
             self.buffers.append(buffer)
@@ -154,6 +155,11 @@ class Uploader:
                 await self.device.wait()  # or pieces would pile up in the driver's own staging memory
             tape.free()
             self.progress(count * row_bytes)
+
+
+def room_for(rows: int) -> int:
+    """The rows that a part of so many has room for."""
+    return -(-rows // ROOM) * ROOM
 
 
 def repack(tape: Tape, tensor: Tensor, order: RowOrder, part: Part, staging: Buffer, first_row: int, rows: int) -> None:

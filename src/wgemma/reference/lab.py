@@ -20,7 +20,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.tape import Number, Tape
 from wgemma.model.planes import PLANES
-from wgemma.model.weights import Matrix, Part, RowOrder, repack
+from wgemma.model.weights import Matrix, Part, RowOrder, repack, room_for
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import quantize
 from wgemma.reference.twins import Array, Row
@@ -237,7 +237,8 @@ class Lab:
     def _part(self, kind: str, columns: int, first: int, rows: int) -> Part:
         """Planes with poison in and around them; scales that are set bit by bit begin at zero, as a new buffer's do."""
         planes, alignment = PLANES[kind], self.device.limits.offset_alignment
-        code_bytes, scale_bytes = planes.code_bytes(rows, columns), planes.scale_bytes(rows, columns)
+        room = room_for(rows)
+        code_bytes, scale_bytes = planes.code_bytes(room, columns), planes.scale_bytes(room, columns)
         edge = -(-code_bytes // alignment) * alignment
         scales = (b"\0" if planes.halves else POISON) * scale_bytes
         buffer = self._filled(POISON * edge + scales + POISON * (4 * GUARD))

@@ -84,13 +84,13 @@ def ple(c: Array, table: Array, norm: Array, scale: float, eps: float) -> Array:
 # -- matmuls, and what may follow them
 
 
-def rounded(x: Array) -> Array:
-    """What matvec makes of x with QUICK: signed bytes with a scale per 32, as numbers again."""
+def rounded(x: Array, largest: int = 127) -> Array:
+    """What matvec makes of x with QUICK: integers up to `largest` with a scale per 32, as numbers again."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     most = np.abs(blocks).max(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        codes = np.round(blocks * np.where(most == 0, np.float32(0), np.float32(127) / most))
-    numbers: Array = codes.astype(np.float64) * (most / np.float32(127))
+        codes = np.round(blocks * np.where(most == 0, np.float32(0), np.float32(largest) / most))
+    numbers: Array = codes.astype(np.float64) * (most / np.float32(largest))
     return numbers.reshape(x.shape)
 
 

@@ -13,7 +13,7 @@ from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import NEVER, Low, Lows
 from wgemma.model.decoder import Pass
-from wgemma.model.matmul import THREADS, tile_form
+from wgemma.model.matmul import THREADS, tile_back_form
 from wgemma.model.text import Experts, Layer
 from wgemma.model.weights import Matrix
 from wgemma.train.flat import Flat
@@ -259,6 +259,6 @@ def transposed(
             grid = [-(-matrix.columns // 512), -(-rows // 4)]
             tape.run("direct_back", grid, bindings, params, constants)
         else:
-            form = tile_form(tape.device, rows)
+            form = tile_back_form(tape.device, rows)
             grid = [-(-matrix.columns // 64), -(-rows // form["ROWS"])]
             tape.run("tile_back", grid, bindings, params, constants | form)

@@ -16,6 +16,7 @@ from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4
+EIGHT_BITS, SIXTEEN_BITS = 127, 32639  # the largest integers that matvec rounds to
 
 
 def cases() -> Iterator[Case]:
@@ -45,7 +46,7 @@ def _matvec_cases() -> Iterator[Case]:
     for kind in (kind for kind, planes in PLANES.items() if planes.quick):
         for columns in widths(kind):
             quick = kind in ("Q4_K", "Q6_K", "Q8_0")
-            yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, depth=3, rounds=True)
+            yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, depth=3, largest=EIGHT_BITS)
         yield case(_matvec, False, kind=kind, rows=2, n=70, columns=columns, lanes=16, abreast=4, mode="GEGLU")
     for depth in (1, 3, 5):
         yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, depth=depth, source="norm")
@@ -70,10 +71,13 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q4_K", 8, 130, 768, {"low": "alternate", "mode": "GEGLU", "most": 22, "lanes": 16}),
         (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
         (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
-        (True, "Q4_K", 1, 130, 768, {"source": "norm", "rounds": True, "lanes": 16, "mode": "GEGLU"}),
-        (False, "Q6_K", 2, 130, 2304, {"source": "norm", "rounds": True, "lanes": 32, "depth": 4}),
-        (False, "Q4_0", 3, 33, 96, {"rounds": True, "extreme": "nan"}),
-        (False, "Q5_K", 3, 33, 256, {"rounds": True, "extreme": "zeros"}),
+        (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": EIGHT_BITS, "lanes": 16, "mode": "GEGLU"}),
+        (False, "Q6_K", 2, 130, 2304, {"source": "norm", "largest": EIGHT_BITS, "lanes": 32, "depth": 4}),
+        (False, "Q4_0", 3, 33, 96, {"largest": EIGHT_BITS, "extreme": "nan"}),
+        (False, "Q5_K", 3, 33, 256, {"largest": EIGHT_BITS, "extreme": "zeros"}),
+        (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": SIXTEEN_BITS, "lanes": 16, "depth": 1}),
+        (False, "Q8_0", 2, 33, 96, {"largest": SIXTEEN_BITS, "extreme": "huge"}),
+        (False, "Q6_K", 3, 64, 512, {"largest": SIXTEEN_BITS}),
     ]
     for quick, kind, rows, n, columns, options in table:
         yield case(_matvec, quick, kind=kind, rows=rows, n=n, columns=columns, **{"lanes": 8, **options})
@@ -84,11 +88,11 @@ def _mode_cases() -> Iterator[Case]:
 
 
 def _shared_out(
-    lab: Lab, matrix: Matrix, lanes: int, depth: int = 2, abreast: int = 2, *, quick: bool = False
+    lab: Lab, matrix: Matrix, lanes: int, depth: int = 2, abreast: int = 2, *, largest: int = 0
 ) -> dict[str, Any]:
     """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
     constants = matvec_shape(lab.device, matrix, lanes, depth, 64, abreast) | {"PAIRS": pairs(matrix.columns)}
-    return constants | ({"QUICK": True} if quick else {})
+    return constants | ({"QUICK": True, "FINE": largest == SIXTEEN_BITS} if largest else {})
 
 
 def _fewer(threads: int) -> int:
@@ -112,11 +116,12 @@ def _matvec(
     low: str = "",
     depth: int = 2,
     abreast: int = 2,
-    rounds: bool = False,
+    largest: int = 0,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
-    how the targets of an adapter lie, if there is one; `rounds`: to eight bits, where the device can."""
-    rounds = rounds and lab.device.subgroup_size > 1
+    how the targets of an adapter lie, if there is one; with `largest` x becomes integers up to that where the device
+    can."""
+    largest = largest if lab.device.subgroup_size > 1 else 0
     matrix, w = lab.weights(kind, n, columns, most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
@@ -132,7 +137,7 @@ def _matvec(
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = _shared_out(lab, matrix, lanes, depth, abreast, quick=rounds) | {"SELECT": select}
+    constants = _shared_out(lab, matrix, lanes, depth, abreast, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low)
     constants["LOW"] = bool(low)
@@ -156,10 +161,11 @@ def _matvec(
         )
         grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
-    result = twins.linear(w, twins.rounded(x[picked]) if rounds else x[picked]) + adapter.adds
+    result = twins.linear(w, twins.rounded(x[picked], largest) if largest else x[picked]) + adapter.adds
     expected = untouched(len(picked), stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
-    return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), F32)
+    tolerance = 1 / SIXTEEN_BITS if largest == SIXTEEN_BITS else F32  # what lies near a tie may be rounded either way
+    return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), tolerance)
 
 
 def _joined_cases() -> Iterator[Case]:
@@ -300,7 +306,7 @@ def _tile(
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
     given, y, side = lab.put(x), lab.out(rows * stride), lab.normal(n)
     scales = lab.put(side)
-    form = tile_form(lab.device, rows) if by == "tile" else {"ROWS": 4}
+    form = tile_form(rows, n, narrow=0) if by == "tile" else {"ROWS": 4}
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.model.matmul import tile_form
+from wgemma.model.matmul import tile_back_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets
@@ -85,7 +85,7 @@ def _transposed(
     given, dx = lab.put(dy), lab.held(before) if add else lab.out(rows * columns)
     constants: dict[str, Any] = {"TYPE": matrix.planes.reader}
     if kernel == "tile_back":
-        constants |= tile_form(lab.device, rows)
+        constants |= tile_back_form(lab.device, rows)
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, n + 5, OFFSET + part.first, int(add or part.first > 0))
         bindings = {**part.bindings(), "dy": given, "dx": dx}
