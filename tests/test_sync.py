@@ -1,10 +1,11 @@
 """Coroutines that never really wait run without an event loop; others are refused."""
 
 import asyncio
+from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 
-from wgemma.sync import run
+from wgemma.sync import beside, run
 
 
 async def double(number: int) -> int:
@@ -45,3 +46,28 @@ def test_a_running_event_loop_is_not_disturbed() -> None:
         return run(double(21))
 
     assert asyncio.run(inside_a_loop()) == 42
+
+
+def test_work_beside_gives_its_result_or_its_error_when_asked() -> None:
+    asked = Event()
+
+    def fail() -> None:
+        raise ValueError("in a thread")
+
+    result, failing = beside(lambda: asked.wait(10) and current_thread() is not main_thread()), beside(fail)
+    asked.set()
+    assert result() is True
+    with pytest.raises(ValueError, match="in a thread"):
+        failing()
+
+
+def test_without_threads_the_work_is_done_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    done: list[int] = []
+    wait = beside(lambda: done.append(1))
+    assert not done
+    wait()
+    assert done == [1]

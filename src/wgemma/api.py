@@ -27,7 +27,7 @@ from wgemma.files.sounds import Sound, cuts
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.matmul import Precision
-from wgemma.sync import iterate, run
+from wgemma.sync import beside, iterate, run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
 from wgemma.text.template import opens_in_thought, segments
@@ -121,12 +121,13 @@ async def assemble(
     with their names, or None for a file's own."""
     with ExitStack() as unless_loaded:
         try:
-            beside = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
+            fitting = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
+            vocabulary = beside(lambda: Tokenizer.from_gguf(opened[0]))  # while the weights are on their way
             backend = await _backend(device, files.name, opened, options, progress)
             unless_loaded.callback(backend.close)
-            if beside:
-                await backend.adapt(beside)
-            model = Model(files, opened, backend)
+            if fitting:
+                await backend.adapt(fitting)
+            model = Model(files, opened, backend, vocabulary())
         except ModelError as error:  # the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
@@ -199,9 +200,9 @@ def open_device(name: str | None = None) -> Device:
 class Model:
     """A loaded model and the chat it is in the middle of. Close it, or use it in a `with` block."""
 
-    def __init__(self, files: ModelFiles, opened: Sequence[Gguf], backend: Backend) -> None:
+    def __init__(self, files: ModelFiles, opened: Sequence[Gguf], backend: Backend, tokenizer: Tokenizer) -> None:
         self.name = files.name
-        self.tokenizer = Tokenizer.from_gguf(opened[0])
+        self.tokenizer = tokenizer
         self.prompt_style: Literal["small", "large"] = prompt_style(files, opened[0])
         self.backend = backend
         self._files = files

@@ -5,8 +5,10 @@ Natively every await inside wgemma finishes by blocking or polling, so no event 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
+from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -40,6 +42,24 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
         close = getattr(items, "aclose", None)
         if close is not None:
             run(close())
+
+
+def beside(work: Callable[[], T]) -> Callable[[], T]:
+    """Begins `work` in a thread of its own and gives back what waits for its result. Where there are no threads, as in
+    a page, it is done when the result is asked for."""
+    future: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    try:
+        Thread(target=do, daemon=True).start()
+    except RuntimeError:
+        return work
+    return future.result
 
 
 async def _next(items: AsyncIterator[T]) -> T:
