@@ -10,7 +10,7 @@ import pytest
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu import raw
 from wgemma.gpu.device import DEFAULT_LIMITS, Span
-from wgemma.gpu.native import NativeBuffer, NativeDevice, open_floor_device
+from wgemma.gpu.native import NativeBuffer, NativeDevice, least_subgroup, open_floor_device
 from wgemma.gpu.tape import Tape
 from wgemma.sync import run
 
@@ -217,6 +217,21 @@ def test_a_kernel_is_made_once_for_the_same_constants(device: NativeDevice) -> N
 def test_a_kernel_knows_its_bindings(device: NativeDevice) -> None:
     assert device.kernel("activate", {"GEGLU": True}).bindings == {"params": 0, "x": 1, "y": 2}
     assert device.kernel("activate", {"SIDE": True}).bindings == {"params": 0, "x": 1, "y": 2, "side": 3}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "backend", "name", "width"),
+    [
+        (0x10DE, "Vulkan", "NVIDIA H200", 32),
+        (0x1002, "D3D12", "AMD Radeon RX 7800 XT", 32),
+        (0, "Metal", "Apple M3", 32),
+        (0, "Metal", "AMD Radeon Pro 560", 4),
+        (0x8086, "Vulkan", "Intel(R) Arc(tm) A770", 4),
+    ],
+)
+def test_subgroups_are_as_wide_as_is_known_whatever_wgpu_says(vendor: int, backend: str, name: str, width: int) -> None:
+    told = {"vendor_id": vendor, "backend_type": backend, "device": name, "stackgroup_min_size": 4}
+    assert least_subgroup(told) == width
 
 
 def test_the_floor_has_the_default_limits_and_no_features(device: NativeDevice) -> None:

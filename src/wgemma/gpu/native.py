@@ -142,7 +142,7 @@ class NativeDevice:
             raise DeviceError(f"{self.info.name} cannot be opened: {trouble}") from None
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
-        self.subgroup_size = _least_subgroup(info) if "subgroups" in self.features else 1
+        self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
         self._trusted = trusted
         self._distrusted: set[str] = set()
         self._lost = ""
@@ -381,15 +381,13 @@ def _first_adapter() -> Any:
     return found[0]
 
 
-def _least_subgroup(info: Any) -> int:
+def least_subgroup(info: Any) -> int:
     """How many threads a subgroup has at least. wgpu does not ask and says 4, WebGPU's own least, of every adapter;
     where more is known, that counts. Were it wrong somewhere, the self-test would find out."""
     apple = info["backend_type"] == "Metal" and info["device"].startswith("Apple")
-    return (
-        32
-        if apple or info["vendor_id"] in _WIDE_VENDORS
-        else int(info.get("stackgroup_min_size") or info.get("subgroup_min_size") or 1)
-    )
+    if apple or info["vendor_id"] in _WIDE_VENDORS:
+        return 32
+    return int(info.get("stackgroup_min_size") or info.get("subgroup_min_size") or 1)
 
 
 def _granted(device: Any) -> Limits:

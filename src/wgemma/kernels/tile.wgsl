@@ -12,8 +12,7 @@
 //            group.wgsl made of them, with up to ROWS pairs from `order`. x is [R / share, K]: pair p has row p / share.
 //   WEIGHTED y · weights[r]
 //
-// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4), 64, or 128
-// where workgroup memory has room.
+// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4) or more.
 
 struct Params {
   blocks: u32,   // K / 32, rounded up
