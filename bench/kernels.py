@@ -5,34 +5,31 @@ of what this adapter streams and computes when it does nothing else, both measur
 26B-A4B and 31B in Q4_K_M; weights are random. A kernel that reads weights once takes them from copies by turns, so that
 no cache has them.
 
-Times are the best of several, by timestamps where the adapter has them and by the clock where not. A GPU that was idle
-while pipelines were compiled runs at a fraction of its clock for a while; so before every timing it multiplies and adds
-for 30 ms, in the same submission (not where the adapter is the CPU). What is timed is a chain of as many repeats as
-take 2 ms, in one compute pass between two timestamps, so that the cost of a pass of its own is not in the figure.
+`--keep bench/results` remembers the best time of each on this adapter, with the date (stopwatch.py says how times are
+taken).
 """
 
 import argparse
 import json
-import math
-import time
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wgpu
+from stopwatch import LONGEST, Stopwatch
 
 from wgemma.cli.bench import stream_bandwidth
-from wgemma.gpu.device import Binding, Buffer, Program, Span
+from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.native import NativeDevice
-from wgemma.gpu.raw import nanoseconds_of_a_tick
 from wgemma.gpu.tape import Dispatch, Number, Tape
 from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.matmul import FEW, THREADS, Groups, Matmuls, Result, project_span, tile_shape
+from wgemma.model.matmul import FEW, THREADS, Groups, Matmuls, Precision, Result, project_span, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -41,10 +38,6 @@ from wgemma.sync import run
 COLD = 256 << 20  # bytes of copies that no cache holds
 SEED = 64  # rows of random weights; a matrix repeats them
 EPS = 1e-6
-HEAT = 0.03  # seconds of work before every timing
-AWAKE = 1.5  # and before the first: until then a clock has risen
-CHAIN = 0.002  # seconds of one timing, ten times that by the clock
-LONGEST = 512  # dispatches of one timing
 
 # (model, what, type, K, N): what a token of each passes through, but for what is alike in another.
 MATRICES = [
@@ -70,26 +63,7 @@ HEADS = [  # (model, kind, heads, kv heads, head size, window)
 MANY_HEADS = [*HEADS, ("31B", "sliding", 32, 16, 256, 1024)]
 DEPTHS = (512, 4096, 16384)
 RANK = 16
-
-FMA = """
-@group(0) @binding(0) var<storage, read_write> y: array<f32>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let f = vec4<f32>(0.999 + f32(id.x & 1u) * 0.0005);
-  var a = f;
-  var b = f + 1.0;
-  var c = f + 2.0;
-  var d = f + 3.0;
-  for (var i = 0u; i < ROUNDSu; i++) {
-    a = fma(a, f, f);
-    b = fma(b, f, f);
-    c = fma(c, f, f);
-    d = fma(d, f, f);
-  }
-  let sum = a + b + c + d;
-  if (sum.x + sum.y + sum.z + sum.w == 12345.0) { y[0] = 1.0; }
-}
-"""
+PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +89,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="of tile and tile_back (default: 512)")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="remember there the best time of each")
     options = parser.parse_args()
     device = NativeDevice()
     bench = Bench(device, quick=options.quick, rows=options.rows, repeat=2 if options.quick else options.repeat)
@@ -131,6 +106,8 @@ def main() -> None:
             f"{figure.kernel:14} {figure.form:12} {figure.shape:32} {figure.microseconds:10.1f} {moved} {done}",
             flush=True,
         )
+    if options.keep:
+        keep(figures, device.info.name, options.keep)
     if options.json:
         limits = {"stream": bench.stream, "arithmetic": bench.watch.arithmetic}
         told: dict[str, Any] = {"adapter": device.info.name, "driver": device.info.driver, "limits": limits}
@@ -164,23 +141,25 @@ class Bench:
     # -- products
 
     def matvec(self) -> Iterator[Figure]:
-        """One row, and eight, with every matrix; experts of 26B-A4B."""
+        """One row, and eight, with every matrix, exactly and fast; experts of 26B-A4B."""
         for model, what, kind, columns, count in self._matrices():
             for rows in (1, FEW):
                 if rows > 1 and (model, what) not in TILED:
                     continue
                 with Lab(self.device, 1) as lab:
                     copies = self._copies(lab, kind, columns, count)
-                    matmuls, tape = Matmuls(self.device, EPS), Tape(self.device, "bench")
                     x, y = self._numbers(lab, rows * columns), lab.out(rows * copies[0].rows)
-                    for matrix in copies:
-                        matmuls.linear(tape, matrix, rows, x, Result(y))
                     shape = f"{model} {what} {columns}→{copies[0].rows} {rows} rows"
                     size = nbytes(copies[0]) + 4 * rows * (columns + copies[0].rows)
-                    yield self._figure("matvec", kind, shape, tape, size, 2 * rows * columns * copies[0].rows)
-        yield self._experts()
+                    for precision in PRECISIONS:
+                        matmuls, tape = Matmuls(self.device, EPS, precision), Tape(self.device, "bench")
+                        for matrix in copies:
+                            matmuls.linear(tape, matrix, rows, x, Result(y))
+                        done = 2 * rows * columns * copies[0].rows
+                        yield self._figure("matvec", f"{kind} {precision}", shape, tape, size, done)
+        yield from map(self._experts, PRECISIONS)
 
-    def _experts(self) -> Figure:
+    def _experts(self, precision: Precision) -> Figure:
         there, used, wide = (8, 2, 64) if self.quick else EXPERTS
         columns = 256 if self.quick else 2816
         with Lab(self.device, 1) as lab:
@@ -189,11 +168,11 @@ class Bench:
             chosen = lab.put(np.arange(used) * (there // used), "<u4")
             x, y = self._numbers(lab, columns), lab.out(used * wide)
             tape = Tape(self.device, "bench")
-            Matmuls(self.device, EPS).experts(tape, matrix, (1, used, there), x, y, chosen, geglu=True)
+            Matmuls(self.device, EPS, precision).experts(tape, matrix, (1, used, there), x, y, chosen, geglu=True)
             count = used * 2 * wide
             size = nbytes(matrix) * used // there + 4 * columns
             shape = f"26B experts {columns}→{used}×{2 * wide}"
-            return self._figure("matvec", "Q4_K", shape, tape, size, 2 * columns * count)
+            return self._figure("matvec", f"Q4_K {precision}", shape, tape, size, 2 * columns * count)
 
     def tile(self) -> Iterator[Figure]:
         yield from self._tiles("tile")
@@ -471,78 +450,18 @@ class Bench:
         )
 
 
-class Stopwatch:
-    """Times tapes on one device, at the clock that it has under load."""
-
-    def __init__(self, device: NativeDevice, repeat: int, longest: int = LONGEST) -> None:
-        self.device, self.repeat, self.longest = device, repeat, longest
-        self.software = device.info.kind == "CPU"
-        self.stamps = "timestamp-query" in device.features and not self.software
-        self.heat: list[Dispatch] = []
-        self.arithmetic = self._warm_up()  # operations per second of a kernel that only multiplies and adds
-
-    def seconds(self, tape: Tape) -> float:
-        """Of one run of the tape, which it frees."""
-        tape.program().replay()
-        run(self.device.wait())
-        commands = [command for command in tape.placed() if isinstance(command, Dispatch)]
-        time_chain = self._by_stamps if self.stamps else self._by_clock
-        wanted, most = CHAIN if self.stamps else 10 * CHAIN, max(1, self.longest // len(commands))
-        found = [time_chain(commands, 1)]
-        for _ in range(self.repeat):
-            found.append(time_chain(commands, min(most, math.ceil(wanted / max(found[-1], 1e-9)))))
-        tape.free()
-        return min(found[1:])
-
-    def _by_stamps(self, commands: Sequence[Dispatch], times: int) -> float:
-        """Of one run of so many in a row. One more goes before them: they wait for it as for each other, and so nothing
-        of the heat is under way when they begin."""
-        gpu = self.device._device
-        queries = gpu.create_query_set(type="timestamp", count=2)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        stamps = gpu.create_buffer(size=16, usage=usage)
-        writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-        encoder = gpu.create_command_encoder()
-        heat, steps = ([self.device._ready(command) for command in part] for part in (self.heat, commands))
-        for dispatches, timed in (([*heat, *steps], None), (steps * times, writes)):
-            compute = encoder.begin_compute_pass(timestamp_writes=timed)
-            for pipeline, group, grid in dispatches:
-                compute.set_pipeline(pipeline)
-                compute.set_bind_group(0, group)
-                compute.dispatch_workgroups(*grid)
-            compute.end()
-        encoder.resolve_query_set(queries, 0, 2, stamps, 0)
-        gpu.queue.submit([encoder.finish()])
-        begin, end = np.frombuffer(gpu.queue.read_buffer(stamps), "<u8").tolist()
-        queries.destroy()
-        stamps.destroy()
-        return float(max(end - begin, 0)) * nanoseconds_of_a_tick(gpu) / 1e9 / times
-
-    def _by_clock(self, commands: Sequence[Dispatch], times: int) -> float:
-        """The same with the clock, which sees when all is done and nothing in between."""
-        heat, chain = (self.device.program(part, "bench") for part in (self.heat, [*commands] * times))
-        self._spent(heat)
-        return self._spent(chain) / times
-
-    def _spent(self, program: Program) -> float:
-        begin = time.perf_counter()
-        program.replay()
-        run(self.device.wait())
-        return time.perf_counter() - begin
-
-    def _warm_up(self) -> float:
-        """Multiplies and adds until the clock has risen, the best of which counts, and knows then what HEAT takes."""
-        rounds, groups = (64, 16) if self.software else (2048, 8448)
-        kernel = self.device._compile("fma", FMA.replace("ROUNDS", str(rounds)))
-        command = Dispatch(kernel, {"y": self.device.buffer(4, "fma")}, (groups, 1, 1))
-        time_chain = self._by_stamps if self.stamps else self._by_clock
-        end = time.perf_counter() + (0 if self.software else AWAKE)
-        times = [time_chain([command], 1) for _ in range(2 + self.repeat)]
-        while time.perf_counter() < end:
-            times.append(time_chain([command], 1))
-        if not self.software:
-            self.heat = [command] * math.ceil(HEAT / min(times))
-        return 2 * 16 * 256 * groups * rounds / min(times)
+def keep(figures: Sequence[Figure], adapter: str, folder: Path) -> None:
+    """The best time of each kernel, form and shape on this adapter, with the day it was seen."""
+    path = folder / f"kernels-{re.sub(r'[^a-z0-9]+', '-', adapter.lower()).strip('-')}.json"
+    best: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for figure in figures:
+        name = f"{figure.kernel} {figure.form} {figure.shape}"
+        if name not in best or figure.microseconds < best[name]["microseconds"]:
+            shares = {"of_stream": round(figure.of_stream, 3), "of_arithmetic": round(figure.of_arithmetic, 3)}
+            best[name] = {"microseconds": round(figure.microseconds, 2), **shares, "date": str(date.today())}
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(best[name])}" for name in sorted(best))
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
 def nbytes(matrix: Matrix) -> int:

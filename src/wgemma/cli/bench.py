@@ -43,26 +43,33 @@ STREAM_SECONDS = 0.5
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("bench", help="how fast a model runs here")
     verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
-    verb.add_argument("--prompt", type=_numbers(1), default=[512, 2048], metavar="N,N", help="prompt lengths")
-    verb.add_argument("--depth", type=_numbers(0), default=[0, 4096], metavar="N,N", help="tokens before decoding")
-    verb.add_argument("--tokens", type=_number(1), default=64, metavar="N", help="tokens to decode at each depth")
-    verb.add_argument("--repeat", type=_number(1), default=3, metavar="N", help="measure so often, take the median")
+    verb.add_argument("--prompt", type=whole_numbers(1), default=[512, 2048], metavar="N,N", help="prompt lengths")
+    verb.add_argument("--depth", type=whole_numbers(0), default=[0, 4096], metavar="N,N", help="tokens before decoding")
+    verb.add_argument("--tokens", type=whole_number(1), default=64, metavar="N", help="tokens to decode at each depth")
+    verb.add_argument(
+        "--repeat", type=whole_number(1), default=3, metavar="N", help="measure so often, take the median"
+    )
     verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
     verb.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the products (default: fast)")
     verb.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where per-layer embeddings lie")
-    verb.add_argument("--context", type=_number(1), metavar="N", help="the most tokens of a sequence")
+    verb.add_argument("--context", type=whole_number(1), metavar="N", help="the most tokens of a sequence")
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
     verb.add_argument("--image", action="store_true", help="time the encoding of an image")
     verb.add_argument("--audio", action="store_true", help="time the encoding of a sound")
     verb.add_argument(
-        "--adapter", type=_number(1), nargs="?", const=16, metavar="RANK", help="time a LoRA adapter's share, rank 16"
+        "--adapter",
+        type=whole_number(1),
+        nargs="?",
+        const=16,
+        metavar="RANK",
+        help="time a LoRA adapter's share, rank 16",
     )
     verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=bench)
 
 
-def _number(least: int) -> Callable[[str], int]:
+def whole_number(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
@@ -71,8 +78,8 @@ def _number(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _numbers(least: int) -> Callable[[str], list[int]]:
-    one = _number(least)
+def whole_numbers(least: int) -> Callable[[str], list[int]]:
+    one = whole_number(least)
     return lambda text: [one(part) for part in text.split(",")]
 
 
@@ -145,15 +152,15 @@ def bench(options: argparse.Namespace) -> int:
 
 def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
     """All figures; `total` is about how many bytes will be loaded."""
-    _say("measuring the memory's speed")
+    say("measuring the memory's speed")
     stream = stream_bandwidth(device)
-    model, loading = _load(device, options, total)
+    model, loading = load_model(device, options, total)
     with model:
         backend = model.backend
         assert isinstance(backend, GpuBackend)
         engine, bencher, notes = backend.engine, Bencher(backend.session, options.repeat), list[str]()
-        prompts = _fitting(options.prompt, engine.context - 2, "a prompt", notes)
-        depths = _fitting(options.depth, engine.context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
+        prompts = fitting(options.prompt, engine.context - 2, "a prompt", notes)
+        depths = fitting(options.depth, engine.context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
         if options.profile and "timestamp-query" not in device.features:
             _note(f"{device.info.name} has no timestamp-query: its kernels cannot be timed one by one.", notes)
         return Report(
@@ -179,7 +186,7 @@ def _towers(
     what: str, measure: Callable[[GpuTowers, int], Iterable[T]], towers: GpuTowers, repeat: int, notes: list[str]
 ) -> list[T]:
     """How long media take; a model that cannot take them leaves a note."""
-    _say(f"measuring {what}")
+    say(f"measuring {what}")
     towers.watch = heard_by(lambda nbytes: None)
     try:
         return list(measure(towers, repeat))
@@ -188,7 +195,7 @@ def _towers(
         return []
 
 
-def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Model, Load]:
+def load_model(device: Device, options: argparse.Namespace, total: int) -> tuple[Model, Load]:
     done = 0
     with progress("loading", total) as bar:
 
@@ -206,7 +213,7 @@ def _load(device: Device, options: argparse.Namespace, total: int) -> tuple[Mode
     return model, Load(seconds, done, done / seconds / 1e6)
 
 
-def _fitting(sizes: Sequence[int], most: int, what: str, notes: list[str]) -> list[int]:
+def fitting(sizes: Sequence[int], most: int, what: str, notes: list[str]) -> list[int]:
     for size in sizes:
         if size > most:
             _note(f"{what} of {size} tokens was left out: the context has room for {max(most, 0)}.", notes)
@@ -215,10 +222,10 @@ def _fitting(sizes: Sequence[int], most: int, what: str, notes: list[str]) -> li
 
 def _note(sentence: str, notes: list[str]) -> None:
     notes.append(sentence)
-    _say(sentence)
+    say(sentence)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
@@ -263,7 +270,7 @@ class Bencher:
         self.reads = Reads(session)
 
     def prefill(self, count: int) -> Prefill:
-        _say(f"measuring a prompt of {count} tokens")
+        say(f"measuring a prompt of {count} tokens")
         ids = self._ids(count + 1)  # the last one is the first decoding step's
         times = [self._prompt(ids) for _ in range(self.repeat + 1)][1:]
         return Prefill(count, count / median(read for read, _ in times), median(first for _, first in times))
@@ -278,7 +285,7 @@ class Bencher:
         return read, clock() - start
 
     def decode(self, depth: int, tokens: int, stream: float, profile: bool) -> Decode:
-        _say(f"measuring {tokens} tokens at depth {depth}")
+        say(f"measuring {tokens} tokens at depth {depth}")
         ids = self._ids(depth + 1)
         seconds = median([self._decoding(ids, tokens) for _ in range(self.repeat + 1)][1:])
         tape, program = self.session.decoding(depth + tokens)
@@ -302,7 +309,7 @@ class Bencher:
         )
 
     def adapted(self, depth: int, tokens: int, rank: int) -> Adapted:
-        _say(f"measuring an adapter of rank {rank} at depth {depth}")
+        say(f"measuring an adapter of rank {rank} at depth {depth}")
         ids = self._ids(depth + 1)
         return adapted(self.session, rank, depth, tokens, self.repeat, lambda: self._decoding(ids, tokens))
 
@@ -368,7 +375,7 @@ def _print(report: Report) -> None:
     print(f"this adapter streams {report.stream_gb_per_s:.1f} GB/s")
     if report.prefill:
         print()
-        rows = [[str(p.tokens), _figure(p.tokens_per_s), f"{1e3 * p.first_token_s:.1f} ms"] for p in report.prefill]
+        rows = [[str(p.tokens), figure(p.tokens_per_s), f"{1e3 * p.first_token_s:.1f} ms"] for p in report.prefill]
         table(["PROMPT", "TOKENS/S", "FIRST TOKEN"], rows)
     if report.decode:
         print()
@@ -382,7 +389,7 @@ def _print(report: Report) -> None:
     if report.audio:
         print()
         rows = [[f"{sound.seconds:.0f} s", str(sound.tokens), f"{sound.ms:.1f} ms"] for sound in report.audio]
-        speeds = [_figure(sound.times_real_time) for sound in report.audio]
+        speeds = [figure(sound.times_real_time) for sound in report.audio]
         table(["SOUND", "TOKENS", "TIME", "× REAL TIME"], [[*row, x] for row, x in zip(rows, speeds, strict=True)])
     if report.lora:
         print()
@@ -395,10 +402,10 @@ def _print(report: Report) -> None:
 def _decode_row(decode: Decode) -> list[str]:
     return [
         str(decode.depth),
-        _figure(decode.tokens_per_s),
+        figure(decode.tokens_per_s),
         human_bytes(decode.weight_bytes + decode.kv_bytes),
         human_bytes(decode.kv_bytes),
-        _figure(decode.gb_per_s),
+        figure(decode.gb_per_s),
         f"{100 * decode.share:.1f} %",
         str(decode.dispatches),
         f"{decode.host_ms:.2f} ms",
@@ -406,7 +413,7 @@ def _decode_row(decode: Decode) -> list[str]:
 
 
 def _lora_row(measured: Adapted) -> list[str]:
-    speeds = [_figure(measured.tokens_per_s), _figure(measured.bare_tokens_per_s)]
+    speeds = [figure(measured.tokens_per_s), figure(measured.bare_tokens_per_s)]
     what = f"rank {measured.rank}, {human_bytes(measured.bytes)}"
     return [what, str(measured.depth), *speeds, f"{100 * measured.cost:.1f} %", str(measured.dispatches)]
 
@@ -421,13 +428,13 @@ def _print_profile(decode: Decode) -> None:
             str(kernel.count),
             f"{kernel.microseconds:.1f}",
             f"{100 * kernel.share:.1f} %",
-            _figure(kernel.gb_per_s) if kernel.gb_per_s else "",
+            figure(kernel.gb_per_s) if kernel.gb_per_s else "",
         ]
         for kernel in decode.profile
     ]
     table(["KERNEL", "READS", "COUNT", "µS", "SHARE", "GB/S"], rows)
 
 
-def _figure(number: float) -> str:
+def figure(number: float) -> str:
     """Three digits that matter."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"

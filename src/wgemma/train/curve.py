@@ -8,7 +8,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 20, 40, 48
 POINTS = 800  # more than there are pixels would only make the file large
 SMOOTHING = 0.9
 
-_STYLE = """
+STYLE = """
 svg { color-scheme: light dark; font: 12px system-ui, sans-serif; }
 .ground { fill: #ffffff; } .grid { stroke: #d8dce2; } .ink { fill: #3c4350; }
 .each { stroke: #9db8dd; } .smooth { stroke: #1f5fae; } .held { fill: #b8531a; }
@@ -27,7 +27,7 @@ def curve(losses: Sequence[float], validation: Sequence[tuple[int, float]] = (),
     smooth = list(zip((step for step, _ in points), smoothed([loss for _, loss in points]), strict=True))
     body = [
         f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>',
-        f'<text class="ink" x="{LEFT}" y="22" font-weight="bold">{_escaped(title)}</text>',
+        f'<text class="ink" x="{LEFT}" y="22" font-weight="bold">{escaped(title)}</text>',
         *chart.axes(),
         chart.line("each", 1.0, points),
         chart.line("smooth", 2.0, smooth),
@@ -35,7 +35,7 @@ def curve(losses: Sequence[float], validation: Sequence[tuple[int, float]] = (),
         *_legend(bool(held)),
     ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-    named = f"<title>{_escaped(title)}</title><style>{_STYLE}</style>"
+    named = f"<title>{escaped(title)}</title><style>{STYLE}</style>"
     return "\n".join([head, named, *body, "</svg>", ""])
 
 
@@ -110,5 +110,5 @@ def _legend(validated: bool) -> list[str]:
     return out
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

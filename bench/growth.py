@@ -1,0 +1,255 @@
+"""How time grows with depth, rows and length: `python bench/growth.py MODEL [--depths 0,4096 --rows 1,4 …]`.
+
+Three figures, all with the device waited for: milliseconds per decoded token with so many tokens before it; per pass of
+so many rows of a prompt behind a short history, without the head, the best of all tries; and per token of prompts of so
+many tokens. A pass is recorded for one of a few numbers of rows (engine/buckets.py), so the table also says how many
+were computed.
+
+Decoding and prompts are measured as `wgemma bench` does, but each warm-up goes on until a GPU that idled while kernels
+were compiled is at its clock again. The figures go to growth-ADAPTER-MODEL.json, and as line charts to the .svg beside.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import date
+from pathlib import Path
+from time import perf_counter as clock
+from typing import Any
+
+from svg import Lines, called, drawing, line_chart, text
+
+from wgemma import __version__
+from wgemma.api import open_device
+from wgemma.cli.bench import (
+    REPLAYS,
+    Bencher,
+    Decode,
+    Prefill,
+    figure,
+    fitting,
+    load_model,
+    say,
+    stream_bandwidth,
+    whole_number,
+    whole_numbers,
+)
+from wgemma.engine.backend import GpuBackend
+from wgemma.engine.buckets import bucket
+from wgemma.errors import Error
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import locate
+from wgemma.gpu.device import Device
+from wgemma.model.config import Config, find_tensors
+from wgemma.sync import run
+
+HISTORY = 64  # tokens before a pass
+AWAKE = 1.5  # seconds until the clock of a GPU that was idle has risen
+PASSING = 0.5  # seconds that passes of one size are tried for
+WIDTH, HEIGHT, HEAD = 960, 320, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    depth: int
+    ms_per_token: float
+    tokens_per_s: float
+    gb_per_s: float
+    share: float  # of what the adapter streams
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    rows: int
+    computed: int  # rows of the recordings that were replayed
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    tokens: int
+    ms_per_token: float
+    tokens_per_s: float
+    first_token_ms: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    parser.add_argument("--depths", type=sizes(0), default=[0, 1024, 4096, 16384, 65536], metavar="N,N")
+    parser.add_argument("--rows", type=sizes(1), default=[1, 2, 4, 8, 16], metavar="N,N")
+    parser.add_argument("--prompts", type=sizes(1), default=[64, 256, 512, 2048, 8192], metavar="N,N")
+    parser.add_argument("--tokens", type=whole_number(1), default=64, metavar="N", help="to decode at each depth")
+    parser.add_argument(
+        "--repeat", type=whole_number(1), default=3, metavar="N", help="measure so often, take the median"
+    )
+    parser.add_argument("--precision", choices=("fast", "exact"), default="fast")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="FOLDER")
+    parser.set_defaults(kv="f16", ple="auto", context=None, projector=None)  # what loading also asks for
+    options = parser.parse_args()
+    try:
+        device = open_device()
+        try:
+            report = measure(device, options)
+        finally:
+            device.close()
+    except Error as error:
+        print(f"growth: {error}", file=sys.stderr)
+        return 1
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / f"growth-{slug(report['adapter'])}-{slug(report['model'])}"
+    file.with_name(f"{file.name}.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    file.with_name(f"{file.name}.svg").write_text(charts(report))
+    print(f"\nwritten: {file}.json, {file}.svg")
+    return 0
+
+
+def sizes(least: int) -> Callable[[str], list[int]]:
+    """Ascending, because a deeper history goes on from the one before; each once."""
+    parse = whole_numbers(least)
+    return lambda numbers: sorted(set(parse(numbers)))
+
+
+def slug(name: str) -> str:
+    """For a file's name: 'NVIDIA H200' → 'nvidia-h200', 'llvmpipe (LLVM 15.0.6, 256 bits)' → 'llvmpipe'."""
+    return re.sub(r"[^a-z0-9._]+", "-", name.split("(")[0].lower()).strip("-.")
+
+
+# -- measuring
+
+
+def measure(device: Device, options: argparse.Namespace) -> dict[str, Any]:
+    with Gguf.open(locate(options.model).model) as gguf:
+        total = sum(tensor.nbytes for tensor in find_tensors(Config.from_gguf(gguf), gguf.tensors).values())
+    stream = stream_bandwidth(device)
+    model, _ = load_model(device, options, total)
+    with model:
+        assert isinstance(model.backend, GpuBackend)
+        grower, notes = Grower(model.backend.session, options.repeat), list[str]()
+        context = model.backend.engine.context
+        depths = fitting(options.depths, context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
+        rows = fitting(options.rows, context - 1 - HISTORY, "a pass", notes)
+        prompts = fitting(options.prompts, context - 2, "a prompt", notes)
+        print(f"{called(model.name)} on {device.info.name}, {options.precision}, context {context}")
+        return {
+            "date": date.today().isoformat(),
+            "model": called(model.name),
+            "adapter": device.info.name,
+            "backend": device.info.backend,
+            "driver": device.info.driver,
+            "precision": options.precision,
+            "wgemma": __version__,
+            "context": context,
+            "history": HISTORY,
+            "tokens": options.tokens,
+            "stream_gb_per_s": stream / 1e9,
+            "decode": told(Decoded, (grower.decoded(depth, options.tokens, stream) for depth in depths)),
+            "passes": told(Passed, map(grower.passed, rows)),
+            "prompts": told(Read, map(grower.read, prompts)),
+            "notes": notes,
+        }
+
+
+def told(kind: type[Any], measured: Iterator[Any]) -> list[dict[str, Any]]:
+    """The figures, printed as a table while they come."""
+    print("\n" + " ".join(f"{field.name:>14}" for field in fields(kind)), flush=True)
+    rows = []
+    for one in measured:
+        rows.append(asdict(one))
+        cells = [str(value) if isinstance(value, int) else figure(value) for value in rows[-1].values()]
+        print(" ".join(f"{cell:>14}" for cell in cells), flush=True)
+    return rows
+
+
+class Grower(Bencher):
+    """The bencher of `wgemma bench`, which also times single passes and tells how far a long history is."""
+
+    def decoded(self, depth: int, tokens: int, stream: float) -> Decoded:
+        ids = self._ids(depth + 1)
+        self._awaken(f"depth {depth}", lambda: self._decoding(ids, tokens))
+        found: Decode = self.decode(depth, tokens, stream, profile=False)
+        return Decoded(depth, 1e3 / found.tokens_per_s, found.tokens_per_s, found.gb_per_s, found.share)
+
+    def read(self, count: int) -> Read:
+        ids = self._ids(count + 1)
+        self._awaken(f"a prompt of {count} tokens", lambda: self._prompt(ids))
+        found: Prefill = self.prefill(count)
+        return Read(count, 1e3 / found.tokens_per_s, found.tokens_per_s, 1e3 * found.first_token_s)
+
+    def passed(self, rows: int) -> Passed:
+        ids = self._ids(HISTORY + rows + 1)
+        self._awaken(f"a pass of {rows} rows", lambda: self._pass(ids))
+        say(f"measuring a pass of {rows} rows")
+        self._pass(ids)  # compiles, where nothing was warmed up
+        times, end = [self._pass(ids) for _ in range(self.repeat)], clock() + PASSING
+        while clock() < end:
+            times.append(self._pass(ids))
+        return Passed(rows, sum(buckets(rows, self.session.engine.options.chunk)), 1e3 * min(times))
+
+    def _pass(self, ids: list[int]) -> float:
+        """Seconds for what follows the history in `ids`; the history itself stays where it is."""
+        self._compute(ids[: HISTORY + 1])
+        start = clock()
+        self._compute(ids)
+        return clock() - start
+
+    def _awaken(self, what: str, work: Callable[[], object]) -> None:
+        """A GPU that was idle while kernels were compiled runs at a fraction of its clock for a second."""
+        if self.device.info.kind == "CPU":
+            return
+        say(f"warming up for {what}")
+        work()  # compiles
+        end = clock() + AWAKE
+        while clock() < end:
+            work()
+
+    def _compute(self, ids: list[int]) -> None:
+        said = clock()
+
+        def tell() -> bool:
+            """Asked before every pass whether to stop there."""
+            nonlocal said
+            if clock() - said > 1:
+                said = clock()
+                say(f"  at token {len(self.session.ids)} of {len(ids) - 1}")
+            return False
+
+        run(self.session.prefill(ids, cancelled=tell))
+        run(self.device.wait())
+
+
+def buckets(rows: int, chunk: int) -> Iterator[int]:
+    """The sizes of the recordings that so many rows take."""
+    while rows > 0:
+        size = bucket(rows, chunk)
+        yield size
+        rows -= size
+
+
+# -- drawing
+
+
+def charts(report: dict[str, Any]) -> str:
+    title = f"{report['model']} on {report['adapter']}"
+    how = f"{report['precision']} · wgemma {report['wgemma']} · {report['driver']} · {report['date']}"
+    panels = [
+        Lines("decoding: ms per token", "tokens before it", points(report["decode"], "depth", "ms_per_token")),
+        Lines("a pass: ms", f"rows, {report['history']} tokens before them", points(report["passes"], "rows", "ms")),
+        Lines("a prompt: ms per token", "tokens of the prompt", points(report["prompts"], "tokens", "ms_per_token")),
+    ]
+    width = WIDTH / len(panels)
+    shapes = [text(16, 22, title, "bold"), text(WIDTH - 14, 22, how, "faint", "end")]
+    for i, panel in enumerate(panels):
+        shapes += line_chart(panel, i * width, HEAD, width, HEIGHT - HEAD)
+    return drawing(WIDTH, HEIGHT, f"{title}: how time grows", shapes)
+
+
+def points(figures: Sequence[dict[str, Any]], across: str, up: str) -> list[tuple[int, float]]:
+    return [(one[across], one[up]) for one in figures]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
