@@ -88,7 +88,7 @@ BROKEN = [
     ("matvec", "matvec", "input_row = picked[group.y];", ""),
     ("matvec", "matvec", "first_row = expert * params.n;", ""),
     ("matvec", "affine", "dm.y * sum", "0.0"),
-    ("matvec", "matvec", "select(start + CHUNK, 0u, done)", "start + CHUNK"),
+    ("matvec", "matvec", "select(start + LANES, 0u, done)", "start + LANES"),
     ("matvec", "matvec", "select(LARGEST / most", "select(120.0 / most"),
     ("matvec", "matvec", "low = (low + 128) >>", "low = low >>"),
     ("matvec", "matvec", "tails[SLICE * (1u + j / 2u) + block]", "tails[SLICE + block]"),

@@ -1,9 +1,9 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for a few rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// {{LANES}} lanes share {{ABREAST}} rows of W, and each has {{DEPTH}} blocks of every one of them in flight: the first are asked for
-// before x is made, and as soon as one is used the next. A workgroup of 256 does 256 / {{LANES}} such sets of rows at a time
-// for one r, and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as
-// a WHOLE, once, where it fits, else {{LANES}} · {{DEPTH}} blocks at a time.
+// {{LANES}} lanes share two rows of W, and each has a block of either in flight: the first are asked for before x is made,
+// and as soon as one is used the next. A workgroup of 256 does 256 / {{LANES}} such pairs of rows at a time for one r, and goes
+// on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as a WHOLE, once,
+// where it fits.
 //
 //   x                      MADE: on the way, from the residual stream (residual.wgsl) or, JOIN, from what the splits of a
 //                          history gave (joined.wgsl), as a WHOLE then; else x [R, K]
@@ -81,11 +81,10 @@ struct Params {
 //#endif
 
 const LANES = {{LANES}}u;
-const CHUNK = LANES * {{DEPTH}}u;
 const SETS = 256u / LANES;
-const ROWS = {{ABREAST}}u * SETS;
+const ROWS = 2u * SETS;
 const SHARES = 256u / {{WITHIN}}u;
-const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, whole chunks
+const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, a multiple of LANES
 
 //#if QUICK
 // Word j of block b lies at j · SLICE + b, so that neighbouring lanes meet different banks.
@@ -197,7 +196,7 @@ fn product(raw: Raw, x: Summed) -> f32 {
 //#endif
 
 //#if !WIDE
-var<workgroup> shares: array<f32, {{ABREAST}}u * SHARES>;
+var<workgroup> shares: array<f32, 2u * SHARES>;
 //#endif
 
 //#if MADE
@@ -236,18 +235,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
 //#endif
   let lane = thread % LANES;
-  let own = {{ABREAST}}u * (thread / LANES);
+  let own = 2u * (thread / LANES);
   let stride = groups.x * ROWS;
-//#for i in ABREAST
+//#for i in 2
   var row{{i}} = first_row + clamped(group.x * ROWS + own + {{i}}u);
 //#endfor
-//#for d in DEPTH
-//#for i in ABREAST
-  var raw{{d}}_{{i}} = fetch(row{{i}}, held(lane + {{d}}u * LANES));
-//#endfor
+//#for i in 2
+  var raw{{i}} = fetch(row{{i}}, held(lane));
 //#endfor
 //#if LOW
-//#for i in ABREAST
+//#for i in 2
   var low{{i}} = low_pairs(group.y, row{{i}}, lane);
 //#endfor
 //#endif
@@ -275,67 +272,68 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
   for (var first = group.x * ROWS; first < params.n; first += stride) {
     let last_rows = first + stride >= params.n;
-//#for i in ABREAST
+//#for i in 2
     var sum{{i}} = 0.0;
 //#endfor
 //#if LOW
     for (var j = lane + 2u * LANES; j < params.rank; j += LANES) {
-//#for i in ABREAST
+//#for i in 2
       sum{{i}} += z[low_z(group.y, row{{i}}) + j] * low_b(row{{i}}, j);
 //#endfor
     }
 //#endif
     // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
-    for (var start = 0u; start < params.blocks; start += CHUNK) {
+    for (var start = 0u; start < params.blocks; start += LANES) {
       // What is fetched next: further blocks of these rows, or the first ones of the next rows.
-      let done = start + CHUNK >= params.blocks;
-      let ahead = select(start + CHUNK, 0u, done);
+      let done = start + LANES >= params.blocks;
+      let ahead = select(start + LANES, 0u, done);
       let more = !(done && last_rows);
 //#if WHOLE
       let base = start;
 //#else
-      let base = 0u;
-      workgroupBarrier();
+      let base = start % SLICE;
+      if (base == 0u) {
+        workgroupBarrier();
 //#if MADE
-      lay_out(start, thread);
+        lay_out(start, thread);
 //#else
 //#for j in SPAN
-      put(thread + {{j}}u * 256u, near{{j}}, far{{j}});
+        put(thread + {{j}}u * 256u, near{{j}}, far{{j}});
 //#endfor
 //#endif
 //#if !SUBGROUPS
-      sum_slice(thread);
+        sum_slice(thread);
 //#endif
-      workgroupBarrier();
+        workgroupBarrier();
 //#if !MADE
+        let next = select(start + SLICE, 0u, start + SLICE >= params.blocks) * 4u;
 //#for j in SPAN
-      near{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u));
-      far{{j}} = get_x(input_row, 2u * (ahead * 4u + thread + {{j}}u * 256u) + 1u);
+        near{{j}} = get_x(input_row, 2u * (next + thread + {{j}}u * 256u));
+        far{{j}} = get_x(input_row, 2u * (next + thread + {{j}}u * 256u) + 1u);
 //#endfor
 //#endif
+      }
 //#endif
       if (done) {
-//#for i in ABREAST
+//#for i in 2
         row{{i}} = first_row + clamped(first + stride + own + {{i}}u);
 //#endfor
       }
-//#for d in DEPTH
-      let x{{d}} = take(base + lane + {{d}}u * LANES);
-//#for i in ABREAST
-      sum{{i}} += product(raw{{d}}_{{i}}, x{{d}});
-      if (more) { raw{{d}}_{{i}} = fetch(row{{i}}, held(ahead + lane + {{d}}u * LANES)); }
-//#endfor
+      let block = take(base + lane);
+//#for i in 2
+      sum{{i}} += product(raw{{i}}, block);
+      if (more) { raw{{i}} = fetch(row{{i}}, held(ahead + lane)); }
 //#endfor
     }
 //#if LOW
-//#for i in ABREAST
+//#for i in 2
     sum{{i}} += dot(low{{i}}.xy, low{{i}}.zw);
     if (!last_rows) { low{{i}} = low_pairs(group.y, row{{i}}, lane); }
 //#endfor
 //#endif
     // The lanes' sums become one.
 //#if SUBGROUPS
-//#for i in ABREAST
+//#for i in 2
     for (var step = 1u; step < {{WITHIN}}u; step *= 2u) { sum{{i}} += subgroupShuffleXor(sum{{i}}, step); }
 //#endfor
 //#endif
@@ -345,19 +343,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#else
     workgroupBarrier();
     if (thread % {{WITHIN}}u == 0u) {
-//#for i in ABREAST
+//#for i in 2
       shares[{{i}}u * SHARES + thread / {{WITHIN}}u] = sum{{i}};
 //#endfor
     }
     workgroupBarrier();
-    let at = first + {{ABREAST}}u * thread;
+    let at = first + 2u * thread;
     let writes = thread < SETS;
     if (writes) {
-//#for i in ABREAST
+//#for i in 2
       sum{{i}} = 0.0;
 //#endfor
       for (var j = thread * (LANES / {{WITHIN}}u); j < (thread + 1u) * (LANES / {{WITHIN}}u); j++) {
-//#for i in ABREAST
+//#for i in 2
         sum{{i}} += shares[{{i}}u * SHARES + j];
 //#endfor
       }
@@ -365,9 +363,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
     if (writes) {
       finish(group, at, vec2<f32>(sum0, sum1));
-//#if FOUR
-      finish(group, at + 2u, vec2<f32>(sum2, sum3));
-//#endif
     }
   }
 }

@@ -17,7 +17,6 @@ from wgemma.model.weights import Matrix, Part
 FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
-ABREAST = 2  # rows of a matrix that a thread of matvec.wgsl does together
 RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
@@ -403,28 +402,21 @@ def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False, fine: bo
 
     lanes = min((8, 16, 32, 64), key=cost)
     rounding = {"QUICK": True, "FINE": fine} if quick else {}
-    return matvec_shape(device, matrix, lanes, 1, slices) | rounding
+    return matvec_shape(device, matrix, lanes, slices) | rounding
 
 
-def matvec_shape(
-    device: Device, matrix: Matrix, lanes: int, depth: int, slices: int, abreast: int = ABREAST
-) -> dict[str, Any]:
-    """The constants for so many lanes, blocks in flight and rows abreast, with room for `slices` blocks of x."""
-    chunk = lanes * depth
-    whole = -(-matrix.blocks // chunk) * chunk
+def matvec_shape(device: Device, matrix: Matrix, lanes: int, slices: int) -> dict[str, Any]:
+    """The constants for so many lanes, with room for `slices` blocks of x."""
+    turns = -(-matrix.blocks // lanes)
+    slice_turns = -(-turns // -(-turns // (slices // lanes)))  # all slices alike, or nearly so
     within = min(lanes, device.lanes("matvec"))
-    fits = whole <= slices
-    blocks = whole if fits else chunk
     return {
         "TYPE": matrix.planes.reader,
         "BLOCKS": matrix.blocks,
         "LANES": lanes,
-        "DEPTH": depth,
-        "ABREAST": abreast,
-        "FOUR": abreast == 4,
-        "SLICE": blocks,
-        "SPAN": -(-blocks // 64),
-        "WHOLE": fits,
+        "SLICE": slice_turns * lanes,
+        "SPAN": -(-slice_turns * lanes // 64),
+        "WHOLE": slice_turns == turns,
         "WITHIN": within,
         "WIDE": within == lanes,
         "THREADS": THREADS,
@@ -433,7 +425,7 @@ def matvec_shape(
 
 def matvec_groups(rows: int, lanes: int) -> int:
     """Workgroups for `rows` rows: no more than fill a large GPU, and all with the same number of rows, or nearly so."""
-    sets = -(-rows * lanes // (ABREAST * THREADS))
+    sets = -(-rows * lanes // (2 * THREADS))
     return -(-sets // -(-sets // FULL_GRID))
 
 

@@ -16,6 +16,7 @@ from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4
+SLICES = 64  # blocks of x that are taken to fit workgroup memory
 EIGHT_BITS, SIXTEEN_BITS = 127, 32639  # the largest integers that matvec rounds to
 
 
@@ -46,10 +47,9 @@ def _matvec_cases() -> Iterator[Case]:
     for kind in (kind for kind, planes in PLANES.items() if planes.quick):
         for columns in widths(kind):
             quick = kind in ("Q4_K", "Q6_K", "Q8_0")
-            yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, depth=3, largest=EIGHT_BITS)
-        yield case(_matvec, False, kind=kind, rows=2, n=70, columns=columns, lanes=16, abreast=4, mode="GEGLU")
-    for depth in (1, 3, 5):
-        yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, depth=depth, source="norm")
+            yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, largest=EIGHT_BITS)
+    for slices in (16, 48, 64):
+        yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, slices=slices, source="norm")
 
 
 def _mode_cases() -> Iterator[Case]:
@@ -72,10 +72,10 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
         (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
         (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": EIGHT_BITS, "lanes": 16, "mode": "GEGLU"}),
-        (False, "Q6_K", 2, 130, 2304, {"source": "norm", "largest": EIGHT_BITS, "lanes": 32, "depth": 4}),
+        (False, "Q6_K", 2, 130, 2304, {"source": "norm", "largest": EIGHT_BITS, "lanes": 32}),
         (False, "Q4_0", 3, 33, 96, {"largest": EIGHT_BITS, "extreme": "nan"}),
         (False, "Q5_K", 3, 33, 256, {"largest": EIGHT_BITS, "extreme": "zeros"}),
-        (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": SIXTEEN_BITS, "lanes": 16, "depth": 1}),
+        (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": SIXTEEN_BITS, "lanes": 16}),
         (False, "Q8_0", 2, 33, 96, {"largest": SIXTEEN_BITS, "extreme": "huge"}),
         (False, "Q6_K", 3, 64, 512, {"largest": SIXTEEN_BITS}),
     ]
@@ -87,11 +87,9 @@ def _mode_cases() -> Iterator[Case]:
             yield case(_matvec, False, kind="Q8_0", rows=3, n=34, columns=96, lanes=8, **options)
 
 
-def _shared_out(
-    lab: Lab, matrix: Matrix, lanes: int, depth: int = 2, abreast: int = 2, *, largest: int = 0
-) -> dict[str, Any]:
+def _shared_out(lab: Lab, matrix: Matrix, lanes: int, slices: int = SLICES, *, largest: int = 0) -> dict[str, Any]:
     """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
-    constants = matvec_shape(lab.device, matrix, lanes, depth, 64, abreast) | {"PAIRS": pairs(matrix.columns)}
+    constants = matvec_shape(lab.device, matrix, lanes, slices) | {"PAIRS": pairs(matrix.columns)}
     return constants | ({"QUICK": True, "FINE": largest == SIXTEEN_BITS} if largest else {})
 
 
@@ -114,8 +112,7 @@ def _matvec(
     extreme: str = "",
     cap: float = 3.0,
     low: str = "",
-    depth: int = 2,
-    abreast: int = 2,
+    slices: int = SLICES,
     largest: int = 0,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
@@ -137,7 +134,7 @@ def _matvec(
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = _shared_out(lab, matrix, lanes, depth, abreast, largest=largest) | {"SELECT": select}
+    constants = _shared_out(lab, matrix, lanes, slices, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low)
     constants["LOW"] = bool(low)
@@ -179,7 +176,7 @@ def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, split
     matrix, w = lab.weights(kind, n, heads * head)
     joined, x = _pieces(lab, rows, heads, head, splits)
     y = lab.out(rows * n)
-    constants = matvec_shape(lab.device, matrix, 8, 2, 64) | joined.constants(matrix.columns)
+    constants = matvec_shape(lab.device, matrix, 8, 64) | joined.constants(matrix.columns)
     (part,) = matrix.parts
     bindings: dict[str, Binding] = {**part.bindings(), **joined.bindings(), "y": y}
     params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
