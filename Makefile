@@ -26,11 +26,11 @@ app: .venv/.run $(PYODIDE)
 # event loop going, and others make their own.
 PYTEST := LP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: lint $(PYODIDE)
-	$(PYTEST) -n 2 --dist loadfile -m "not slow" --ignore tests/browser
+	$(PYTEST) -n 2 --dist worksteal -m "not slow" --ignore tests/browser
 	$(PYTEST) -m "not slow" tests/browser
 
 test-all: lint $(PYODIDE)
-	$(PYTEST) -n 2 --dist loadfile --ignore tests/browser
+	$(PYTEST) -n 2 --dist worksteal --ignore tests/browser
 	$(PYTEST) tests/browser
 
 lint: .venv/.dev

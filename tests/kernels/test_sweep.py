@@ -23,7 +23,11 @@ DEVICES: dict[str, Callable[[], NativeDevice]] = {
 }
 
 
-@pytest.fixture(scope="module", params=DEVICES)
+# `wgemma doctor` tries the quick cases on what has everything (tests/cli/test_doctor.py); here the others wait.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "everything" else []) for name in DEVICES],
+)
 def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
     """WebGPU's default limits and no features; all the adapter has; and with the run-time checks naga can add."""
     device = DEVICES[request.param]()
