@@ -61,10 +61,11 @@ def load(target: str | Path | None = None, **options: Any) -> "Model":
     """Loads a model: an Ollama name, a .gguf path or an http(s) URL; without any, the one that comes with wgemma.
 
     Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact", or "fast": inputs of a few rows' products in eight bits where the GPU multiplies those;
-    prompts are computed alike), ple ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the
-    file of its vision and audio towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of
-    them, or a dict of such by name), progress (called with the bytes of every piece loaded).
+    "f32"), precision ("exact", or "fast": inputs of a few rows' products in eight bits, around attention in sixteen,
+    where the GPU multiplies those; prompts are computed alike), ple ("auto", "gpu", "host"), memory (bytes of the GPU
+    to stay within), projector (the file of its vision and audio towers, where they are not its own), adapter (a PEFT
+    folder or .gguf adapter, a list of them, or a dict of such by name), progress (called with the bytes of every piece
+    loaded).
     """
     return run(aload(target, **options))
 
@@ -85,9 +86,9 @@ async def aload(
     """`load`, for code that runs in an event loop."""
     files = locate(target)
     options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
-    beside = files.projectors if projector is None else [locate(projector).model]
+    projectors = files.projectors if projector is None else [locate(projector).model]
     with ExitStack() as unless_loaded:
-        paths = [_on_disk(file, progress) for file in (files.model, *beside)]
+        paths = [_on_disk(file, progress) for file in (files.model, *projectors)]
         opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
         wanted = [*_own_adapters(files), *_named(adapter)]
         model = await assemble(files, opened, device, options, progress, wanted)

@@ -194,8 +194,9 @@ class Problem:
     def answer(self) -> str:
         """The name of its answer, which is the same for many widths."""
         period = period_of(self.columns) if self.columns else 0
-        mode, head = ("x", 0) if self.mode == "joined" else (self.mode.removesuffix(" fine"), self.head)
-        mode = "" if mode == "tall" else mode
+        mode, head = self.mode.removesuffix(" fine").removeprefix("tall"), self.head
+        if mode == "joined":
+            mode, head = "x", 0
         return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
 
     @property
