@@ -285,8 +285,7 @@ class Bench:
         }
         constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>", "PER_WORD": 8, "F16_CACHE": True}
         together = form.get("HEADS", 0)
-        split = -(-min(places, window or places) // splits)
-        params = (heads, kv_heads, heads * head, window, ring, 0, places, splits, split, 0, 1, EPS)
+        params = (heads, kv_heads, heads * head, window, ring, 0, places, splits, 0, 1, EPS)
         tape = Tape(self.device, "bench")
         kernel = "attention_few" if together else "attention"
         tape.run(kernel, [heads // (together or 1), rows, splits], bindings, params, constants | form)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
+from wgemma.model.attention import many_form
+from wgemma.model.experts import norm_constants
 from wgemma.model.matmul import Matmuls, Result, tile_back_form
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder
@@ -135,8 +137,8 @@ class Packed:
         bound |= {"partial": lse, "lse": lse, "q": lab.out(rows * heads * (head + 4)), "dq": lab.out(size)}
         bound |= {"dk": self.owed[0], "dv": self.owed[1]}
         turning = {"HEAD": head, "PAIRS": head // 2, "THREADS": 64}
-        looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "THREADS": 128, "PACKED": True}
-        params = (heads, self.kv_heads, stride, self.window, 1 << 31, 0, rows, 1, rows, 0, 1, STILL)
+        looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "PACKED": True, **many_form(lab.device, f16=False)}
+        params = (heads, self.kv_heads, stride, self.window, 1 << 31, 0, rows, 1, 0, 1, STILL)
         lab.run("attention", [heads, rows], bound, params, turning | looking)
         lab.run("attention_prepare", [heads, rows], bound, (heads, stride, STILL), turning)
         backward = {"HEAD": head, "THREADS": back_threads(head)}
@@ -234,7 +236,7 @@ class Mixture:
         lab, made, rows = self.lab, self.made, self.rows
         bound = {"h": self.put(self.golden["h"], rows), "o": self.zeros, "norms": self.norms, "h_out": made["v"]}
         padded = rows + rows % 2
-        lab.run("experts_norm", [rows], {**bound, "x": made["x"]}, (1, padded, self.eps), {"THREADS": 256})
+        lab.run("experts_norm", [rows], {**bound, "x": made["x"]}, (1, padded, self.eps), norm_constants(self.WIDE))
         _, inner, router = read(lab, made["x"], 3, padded, self.WIDE)[:, :rows]
         tape = Tape(lab.device, "experts")
         matmuls = Matmuls(lab.device, self.eps)
@@ -246,7 +248,7 @@ class Mixture:
         tape.run("activate", [1, rows * self.slots], gates, (self.WIDE, 0, 0), {"GEGLU": True})
         matmuls.experts(tape, self.down, grid, made["act"], made["routed"], made["chosen"], weights=made["weights"])
         bound = {"dense": self.zeros, "routed": made["routed"], "norms": self.join, "y": made["y"]}
-        tape.run("experts_join", [rows], bound, (1, self.slots, self.eps), {"THREADS": 256})
+        tape.run("experts_join", [rows], bound, (1, self.slots, self.eps), norm_constants(self.WIDE))
         tape.program().replay()
         tape.free()
         return read(lab, made["y"], rows, self.WIDE)

@@ -119,11 +119,11 @@ def right(question: Question, text: str, calls: list[tuple[str, Any]]) -> bool:
     return text == wanted["content"] and not calls
 
 
-def through_wgemma(path: str, names: list[str], count: int, clips: str | None) -> dict[str, float]:
+def through_wgemma(path: str, names: list[str], count: int, clips: str | None, precision: Any) -> dict[str, float]:
     import wgemma
 
     scores = {}
-    with wgemma.load(path) as model:
+    with wgemma.load(path, precision=precision) as model:
         for name in names:
             start, good = time.time(), 0
             for question in questions(name, count, clips):
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=CASES)
     parser.add_argument("--skills", nargs="*", default=list(SKILLS))
     parser.add_argument("--experts", action="store_true")
+    parser.add_argument("--precision", choices=("exact", "fast"), default="exact")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = [name for name in options.skills if options.clips or name in WORDS_ONLY]
@@ -212,7 +213,7 @@ def main() -> None:
             options.model, options.vocabulary, names, options.count, options.clips, options.experts
         )
     else:
-        scores = through_wgemma(str(options.model), names, options.count, options.clips)
+        scores = through_wgemma(str(options.model), names, options.count, options.clips, options.precision)
     if options.json:
         options.json.write_text(json.dumps(scores, indent=1))
 

@@ -8,7 +8,7 @@ from wgemma.engine.engine import IMAGE_ROWS
 from wgemma.engine.soft import outside
 from wgemma.errors import SettingsError
 
-FEW_ROWS = (1, 2, 4)
+FEW_ROWS = (1, 2, 4, 8)
 TILES = (32, 128, 512)
 
 
@@ -31,8 +31,9 @@ def share(waiting: int, images: Sequence[tuple[int, int]], chunk: int, most: int
 
 def bucket(count: int, chunk: int) -> int:
     """The rows to compute at once for `count` waiting ones: few exactly, many in tiles that are at least half full."""
-    if count <= FEW_ROWS[-1]:
-        return next(size for size in FEW_ROWS if size >= count)
+    for size in FEW_ROWS:
+        if count <= size <= chunk:
+            return size
     tiles = _tiles(chunk)
     fitting = [size for size in tiles if count > size // 2]
     return fitting[-1] if fitting else tiles[0]

@@ -26,7 +26,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.matmul import NARROW
+from wgemma.model.matmul import LARGE, NARROW
 
 SUMS = 12  # numbers kept of each output
 PERIODS = (256, 32)
@@ -194,8 +194,8 @@ class Problem:
     def answer(self) -> str:
         """The name of its answer, which is the same for many widths."""
         period = period_of(self.columns) if self.columns else 0
-        mode, head = self.mode.removesuffix(" fine").removeprefix("tall"), self.head
-        if mode == "joined":
+        mode, head = self.mode.removesuffix(" deep").removesuffix(" fine").removeprefix("tall"), self.head
+        if mode in ("joined", "thin"):
             mode, head = "x", 0
         return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
 
@@ -204,6 +204,8 @@ class Problem:
         """Who may be to blame when it is wrong."""
         if self.kernel == "attention":
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
+        if self.mode == "thin":
+            return {"matvec", "low_project"}
         if self.kernel == "tile" and "experts" in self.mode:
             return {"tile", "group"}
         if self.kernel == "sample":
@@ -213,16 +215,20 @@ class Problem:
 
 # How each matrix is used: what its input is (x as it is, the norm or the sum of the residual stream), what follows.
 _MODES = {
-    **dict.fromkeys(("ffn_down", "proj", "ffn_gate_inp", "per_layer_model_proj"), "x"),
+    **dict.fromkeys(("ffn_down", "proj", "per_layer_model_proj"), "x"),
     **dict.fromkeys(("attn_q", "attn_k", "attn_v"), "norm fine"),
     "attn_output": "x fine",
+    "ffn_gate_inp": "thin",
     "inp_gate": "sum ple",
     "output": "head",
     "ffn_gate_up_exps": "experts geglu",
     "ffn_down_exps": "experts weighted",
 }
 TILE_MODES = ("", "experts", "experts weighted")
-MATVEC_MODES = (*sorted({mode.removesuffix(" fine") for mode in _MODES.values()}), "experts", "norm geglu", "x geglu")
+MATVEC_MODES = (
+    *sorted({mode.removesuffix(" fine") for mode in _MODES.values()} - {"thin"}),
+    *("experts", "norm geglu", "x geglu"),
+)
 
 
 def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
@@ -250,7 +256,7 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
     narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
     tall: set[str] = set()  # types with a matrix for which it is a tall one
     for name, tensor in tensors.items():
-        part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
+        part, columns = _part_of(name), tensor.shape[0]
         if part in ("token_embd", "per_layer_token_embd"):
             yield Problem("embed", "", tensor.type, columns)
         mode = "head" if part == "token_embd" and config.tied else _MODES.get(part, "")
@@ -262,10 +268,12 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
         if part == "ffn_gate_up_exps":
             yield Problem("activate", "GEGLU")
+        large = mode and "experts" not in mode and _rows(name, tensors) * columns // 32 >= LARGE
+        deep = " deep" if large else ""
         if part == "attn_output" and in_pieces(layer := config.layers[int(name.split(".")[1])]):
-            yield Problem("matvec", "joined", tensor.type, columns, layer.head_dim)
+            yield Problem("matvec", "joined" + deep, tensor.type, columns, layer.head_dim)
         elif mode:
-            yield Problem("matvec", mode, tensor.type, columns)
+            yield Problem("matvec", mode + deep, tensor.type, columns)
         if mode and mode != "head":
             key = (mode.removesuffix(" geglu") if "experts" in mode else "", tensor.type)
             narrowest[key] = min(columns, narrowest.get(key, columns))
@@ -273,6 +281,21 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
                 tall.add(tensor.type)
     for (mode, kind), columns in narrowest.items():
         yield Problem("tile", mode or ("tall" if kind in tall else ""), kind, columns)
+
+
+def _rows(name: str, tensors: Mapping[str, Tensor]) -> int:
+    """Of the matrix that a tensor becomes, with those of its type that stand beside it."""
+    part, kind = _part_of(name), tensors[name].type
+    beside = {name}
+    for parts in (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")):
+        if part in parts:
+            beside = {name.replace(part, other) for other in parts} & tensors.keys()
+    return sum(tensors[other].shape[1] for other in beside if tensors[other].type == kind)
+
+
+def _part_of(name: str) -> str:
+    """What a tensor is within its layer."""
+    return name.removesuffix(".weight").rpartition(".")[2]
 
 
 @cache

@@ -23,7 +23,8 @@ from wgemma.model.attention import SPLITS, look, store
 from wgemma.model.cache import Cache, Segment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
-from wgemma.model.matmul import MOST_JOINED, NARROW, THREADS, Groups, Joined, Residual, Result
+from wgemma.model.experts import norm_constants
+from wgemma.model.matmul import LARGE, MOST_JOINED, NARROW, Groups, Joined, Residual, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -189,7 +190,8 @@ class Trial:
         self._keep(problem, y, columns=problem.columns)
 
     def _matvec(self, problem: Problem) -> None:
-        source, _, then = problem.mode.partition(" ")
+        source, _, then = problem.mode.removesuffix(" deep").partition(" ")
+        self.matmuls.large = 0 if problem.mode.endswith(" deep") else LARGE
         if source == "experts":
             self._experts(problem, then)
             return
@@ -198,12 +200,14 @@ class Trial:
         if source == "joined" and self.matmuls.joins(matrix, rows, columns // problem.head, MOST_JOINED):
             self._joined(problem, share)
             return
-        residual = None if source in ("x", "joined") else self._residual(columns, share, norm=source != "sum")
+        residual = None if source in ("x", "joined", "thin") else self._residual(columns, share, norm=source != "sum")
         x = residual or self._repeat("x", rows, columns, share)
         y = self._buffer(4 * given.ROWS * (1 if source == "head" else rows) // (2 if then == "geglu" else 1))
         if residual and source == "head":
             result = Result(y, then="SOFTCAP", cap=given.CAP)
             self.matmuls.picked(self.tape, matrix, residual, self._words(given.PICKED), 1, result)
+        elif source == "thin":
+            self.matmuls.thin(self.tape, matrix, rows, self._repeat("x", rows, columns, share), y)
         elif then == "ple":
             stride, offset = given.SIDE
             side, bare = self._put("side", rows * stride), self._buffer(4 * rows * given.ROWS)
@@ -211,7 +215,9 @@ class Trial:
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         else:
             bare = self._buffer(4 * rows * given.ROWS)
-            result = Result(y, then="GEGLU" if then == "geglu" else "", bare=bare, fine=then == "fine")
+            result = Result(
+                y, then="GEGLU" if then == "geglu" else "", bare=bare, fine=then == "fine" or source == "joined"
+            )
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         self._keep(problem, y)
         if residual:
@@ -300,7 +306,7 @@ class Trial:
         bindings: dict[str, Binding] = {label: self._repeat(label, rows, columns) for label in "ho"}
         bindings["norms"] = self._repeat("norms", 4, columns, given.fullness(columns), make=given.norms)
         bindings |= {"h_out": h_out, "x": x}
-        self.tape.run("experts_norm", [rows], bindings, (columns // 32, padded, given.EPS), {"THREADS": THREADS})
+        self.tape.run("experts_norm", [rows], bindings, (columns // 32, padded, given.EPS), norm_constants(columns))
         self._keep(problem, x, columns=columns)
         self._keep(problem, h_out, columns=columns)
 
@@ -321,7 +327,7 @@ class Trial:
         bindings["routed"] = self._repeat("x", rows * given.SLOTS, columns)
         bindings["norms"] = self._repeat("norms", 2, columns, given.fullness(columns), make=given.norms)
         params = (columns // 32, given.SLOTS, given.EPS)
-        self.tape.run("experts_join", [rows], bindings, params, {"THREADS": THREADS})
+        self.tape.run("experts_join", [rows], bindings, params, norm_constants(columns))
         self._keep(problem, y, columns=columns)
 
     def _with_cache(self, problem: Problem) -> tuple[Layer, Cache, list[Segment]]:

@@ -34,7 +34,7 @@ const WORDS = D / {{PER_WORD}}u;         // of one key or value
 const GROUPS = THREADS / WORDS;
 const SHARE = {{SHARE}}u;
 const OWN = {{VALUES}}u;                 // keys of a group
-const KEYS = OWN * GROUPS;               // keys of a turn
+const KEYS = {{TURN}}u;                  // keys of a turn, OWN · GROUPS
 const LOWEST = -3.0e38;
 
 // Two in one: at first the query, vector i % (PER_WORD / 4) of every word together; in the end the threads' sums.

@@ -4,7 +4,8 @@
 //
 //   h, o, h_out [R, K] f32; norms [4, K] f32: post, then the three; x [3, R, K] f32
 //
-// One workgroup per row. Grid: (R).
+// One workgroup per row. A thread keeps {{QUADS}} vectors of everything, K / 4 / {{THREADS}} rounded up, so memory is
+// waited for once. Grid: (R).
 
 struct Params {
   blocks: u32,  // K / 32
@@ -21,23 +22,42 @@ struct Params {
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
-  let thread = me.index;
   let quads = params.blocks * 8u;
   let first = group.x * quads;
+//#for j in QUADS
+  let i{{j}} = me.index + {{j}}u * {{THREADS}}u;
+  var o{{j}} = vec4<f32>();
+  var v{{j}} = vec4<f32>();
+  var post{{j}} = vec4<f32>();
+//#for which in 3
+  var norm{{which}}_{{j}} = vec4<f32>();
+//#endfor
+  if (i{{j}} < quads) {
+    o{{j}} = o[first + i{{j}}];
+    v{{j}} = h[first + i{{j}}];
+    post{{j}} = norms[i{{j}}];
+//#for which in 3
+    norm{{which}}_{{j}} = norms[({{which}}u + 1u) * quads + i{{j}}];
+//#endfor
+  }
+//#endfor
   var sum = 0.0;
-  for (var i = thread; i < quads; i += {{THREADS}}u) { sum += dot(o[first + i], o[first + i]); }
+//#for j in QUADS
+  sum += dot(o{{j}}, o{{j}});
+//#endfor
   let o_factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
   sum = 0.0;
-  for (var i = thread; i < quads; i += {{THREADS}}u) {
-    let v = h[first + i] + norms[i] * (o_factor * o[first + i]);
-    h_out[first + i] = v;
-    sum += dot(v, v);
-  }
+//#for j in QUADS
+  v{{j}} += post{{j}} * (o_factor * o{{j}});
+  if (i{{j}} < quads) { h_out[first + i{{j}}] = v{{j}}; }
+  sum += dot(v{{j}}, v{{j}});
+//#endfor
   let v_factor = inverseSqrt(workgroup_sum(sum, me) / f32(quads * 4u) + params.eps);
-  for (var i = thread; i < quads; i += {{THREADS}}u) {
-    let v = v_factor * (h[first + i] + norms[i] * (o_factor * o[first + i]));
-    for (var which = 0u; which < 3u; which++) {
-      x[which * params.rows * quads + first + i] = norms[(which + 1u) * quads + i] * v;
-    }
+//#for j in QUADS
+  if (i{{j}} < quads) {
+//#for which in 3
+    x[{{which}}u * params.rows * quads + first + i{{j}}] = norm{{which}}_{{j}} * (v_factor * v{{j}});
+//#endfor
   }
+//#endfor
 }

@@ -10,7 +10,6 @@ struct Params {
   first: u32,      // of this segment, as a place in the ring
   count: u32,      // places in this segment
   splits: u32,
-  split: u32,      // keys per split
   resumes: u32,    // partial holds what earlier segments gave
   final_segment: u32,
   eps: f32,
@@ -18,18 +17,19 @@ struct Params {
 //#include row
 @group(0) @binding(0) var<uniform> params: Params;
 
-// The positions [begin, end) of a row's split: none where begin is not below end.
+// The positions [begin, end) of a row's split: none where begin is not below end. What the row sees of the segment is
+// shared out anew for every row, in whole turns of {{TURN}} keys, so that all splits have work as soon as there is some.
 fn seen(row: Row, which: u32) -> vec2<u32> {
-  var begin = 0u;
-  var end = row.position + 1u;
+  var begin = params.first;
+  var end = min(row.position + 1u, params.first + params.count);
   if (params.window > 0u) {
     begin = max(row.position + 1u, params.window) - params.window;
-    begin = begin - min(begin, max(row.used, 1u) - 1u) + which * params.split;
+    begin -= min(begin, max(row.used, 1u) - 1u);
     end = row.sees + 1u;
-    if (which + 1u < params.splits) { end = min(end, begin + params.split); }
-  } else {
-    begin = params.first + which * params.split;
-    end = min(min(end, begin + params.split), params.first + params.count);
   }
-  return vec2<u32>(begin, select(end, begin, row.used == 0u));
+  end = select(max(begin, end), begin, row.used == 0u);
+  let turns = (end - begin + {{TURN}}u - 1u) / {{TURN}}u;
+  let share = (turns + params.splits - 1u) / params.splits * {{TURN}}u;
+  let first = begin + which * share;
+  return vec2<u32>(first, min(first + share, end));
 }

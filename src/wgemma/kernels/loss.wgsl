@@ -50,7 +50,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
     var slope = 0.0;
     if (known) {
       slope = exp(l - seen.x) / seen.y - select(0.0, 1.0, i == own);
-      if (params.cap != 0.0) { slope *= (1.0 - l / params.cap) * (1.0 + l / params.cap); }
+      // Near the cap all depends on the difference, which is exact before a division and not after it.
+      if (params.cap != 0.0) { slope *= (params.cap - l) / params.cap * ((params.cap + l) / params.cap); }
     }
     logits[start + i] = slope;
   }

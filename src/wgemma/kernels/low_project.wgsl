@@ -1,4 +1,5 @@
 // A few rows' inputs as adapters see them:   z[r, n] = scales[n] · Σ_k a[n, k] · x[r, k]
+// Or as a router does, whose matrix has few rows, too; BARE: without scales.
 //
 //   x                      MADE: on the way and written to x_out, from the residual stream (residual.wgsl) or, JOIN, from
 //                          what the splits of a history gave (joined.wgsl); else x [R, K]
@@ -19,7 +20,9 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
+//#if !BARE
 @group(0) @binding(2) var<storage, read> scales: array<f32>;
+//#endif
 @group(0) @binding(7) var<storage, read_write> z: array<f32>;
 //#include blocks
 //#include reduce
@@ -35,7 +38,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   let quads = params.blocks * 8u;
   let first_a = group.x * quads;
   let first_x = group.y * quads;
+//#if BARE
+  let scale = 1.0;
+//#else
   let scale = scales[group.x];
+//#endif
   var sum = 0.0;
 //#if MADE
 //#for j in PAIRS

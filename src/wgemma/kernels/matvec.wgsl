@@ -1,8 +1,8 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for a few rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// {{LANES}} lanes share two rows of W, and each has a block of either in flight: the first are asked for before x is made,
-// and as soon as one is used the next. A workgroup of 256 does 256 / {{LANES}} such pairs of rows at a time for one r, and goes
-// on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as a WHOLE, once,
+// {{LANES}} lanes share two rows of W, and each has {{DEPTH}} blocks of either in flight: the first are asked for before x is
+// made, and as soon as one is used the next. A workgroup of 256 does 256 / {{LANES}} such pairs of rows at a time for one r,
+// and goes on with the rows a whole grid further. x goes through workgroup memory in slices of {{SLICE}} blocks: as a WHOLE, once,
 // where it fits.
 //
 //   x                      MADE: on the way, from the residual stream (residual.wgsl) or, JOIN, from what the splits of a
@@ -81,10 +81,11 @@ struct Params {
 //#endif
 
 const LANES = {{LANES}}u;
+const STEP = {{DEPTH}}u * LANES;
 const SETS = 256u / LANES;
 const ROWS = 2u * SETS;
 const SHARES = 256u / {{WITHIN}}u;
-const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, a multiple of LANES
+const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, a multiple of STEP
 
 //#if QUICK
 // Word j of block b lies at j · SLICE + b, so that neighbouring lanes meet different banks.
@@ -240,8 +241,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#for i in 2
   var row{{i}} = first_row + clamped(group.x * ROWS + own + {{i}}u);
 //#endfor
+//#for d in DEPTH
 //#for i in 2
-  var raw{{i}} = fetch(row{{i}}, held(lane));
+  var raw{{d}}_{{i}} = fetch(row{{i}}, held(lane + {{d}}u * LANES));
+//#endfor
 //#endfor
 //#if LOW
 //#for i in 2
@@ -283,10 +286,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
 //#endif
     // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
-    for (var start = 0u; start < params.blocks; start += LANES) {
+    for (var start = 0u; start < params.blocks; start += STEP) {
       // What is fetched next: further blocks of these rows, or the first ones of the next rows.
-      let done = start + LANES >= params.blocks;
-      let ahead = select(start + LANES, 0u, done);
+      let done = start + STEP >= params.blocks;
+      let ahead = select(start + STEP, 0u, done);
       let more = !(done && last_rows);
 //#if WHOLE
       let base = start;
@@ -319,10 +322,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         row{{i}} = first_row + clamped(first + stride + own + {{i}}u);
 //#endfor
       }
-      let block = take(base + lane);
+//#for d in DEPTH
+      let block{{d}} = take(base + {{d}}u * LANES + lane);
 //#for i in 2
-      sum{{i}} += product(raw{{i}}, block);
-      if (more) { raw{{i}} = fetch(row{{i}}, held(ahead + lane)); }
+      sum{{i}} += product(raw{{d}}_{{i}}, block{{d}});
+      if (more) { raw{{d}}_{{i}} = fetch(row{{i}}, held(ahead + {{d}}u * LANES + lane)); }
+//#endfor
 //#endfor
     }
 //#if LOW

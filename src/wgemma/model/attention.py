@@ -88,11 +88,10 @@ def look(
         "out": scratch["attended"],
     }
     for i, segment in enumerate(segments):
-        reach = min(p.depth, config.window or 0) if config.sliding else min(segment.count, p.depth - segment.first)
         params = (
             *(config.heads, config.kv_heads, layer.attention.width, config.window or 0),
             *(p.cache.ring if config.sliding else 1 << 31, segment.first, segment.count),
-            *(splits, -(-reach // splits), int(i > 0), int(i == len(segments) - 1), weights.config.eps),
+            *(splits, int(i > 0), int(i == len(segments) - 1), weights.config.eps),
         )
         bound = {**bindings, "keys": segment.keys, "values": segment.values}
         grid = [config.heads // form.get("HEADS", 1), p.rows, splits]
@@ -132,13 +131,14 @@ def in_pieces(config: LayerConfig) -> bool:
 
 
 def keys_at_a_time(form: dict[str, Any]) -> int:
-    """What a workgroup with these constants takes in one turn."""
-    return 4 * form["THREADS"] // form["SHARE"] if "SHARE" in form else 2 * THREADS
+    """What a split is worth: of attention_few.wgsl a turn."""
+    return int(form["TURN"]) if "SHARE" in form else 2 * THREADS
 
 
 def many_form(device: Device, *, f16: bool) -> dict[str, Any]:
     """The threads of attention.wgsl: each has a key at a time, and there are at least as many as words of a value."""
-    return {"THREADS": 64 if device.compact and f16 else 128}
+    threads = 64 if device.compact and f16 else 128
+    return {"THREADS": threads, "TURN": threads}
 
 
 def few_form(device: Device, config: LayerConfig, depth: int, *, f16: bool) -> dict[str, Any]:
@@ -161,6 +161,7 @@ def few_shape(head: int, heads: int, lanes: int, *, f16: bool) -> dict[str, Any]
     each = words // share
     return {
         "THREADS": THREADS,
+        "TURN": 4 * THREADS // share,
         "HEADS": heads,
         "SHARE": share,
         "EACH": each,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.model.adapters import Low
 from wgemma.model.config import Config
-from wgemma.model.matmul import THREADS, Groups, Matmuls, Result
+from wgemma.model.matmul import THREADS, Groups, Matmuls
 from wgemma.model.text import Experts, Layer
 
 if TYPE_CHECKING:
@@ -32,12 +32,17 @@ def room(config: Config, rows: int) -> dict[str, int]:
     }
 
 
+def norm_constants(width: int) -> dict[str, int]:
+    """Of experts_norm.wgsl and experts_join.wgsl: a thread keeps so many vectors of a row."""
+    return {"THREADS": THREADS, "QUADS": -(-width // (4 * THREADS))}
+
+
 def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stream: "Stream") -> tuple[Span, ...]:
     """The residual stream as the dense block, the experts and the router see it."""
     blocks, padded = config.width // 32, p.rows + p.rows % 2
     bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
     bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
-    p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), {"THREADS": THREADS})
+    p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), norm_constants(config.width))
     stream.advance()
     section = 4 * padded * config.width
     return tuple(Span(scratch["ffn x"], i * section, section) for i in range(3))
@@ -45,7 +50,7 @@ def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stre
 
 def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", experts: Experts, source: Binding) -> None:
     """Which experts every row goes to, and how much each counts: to `chosen` and `weights`."""
-    matmuls.linear(p.tape, experts.router, p.rows, source, Result(scratch["scores"]))
+    matmuls.thin(p.tape, experts.router, p.rows, source, scratch["scores"])
     bindings: dict[str, Binding] = {"scores": scratch["scores"], "expert_scale": experts.scale}
     bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
     p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))
@@ -92,7 +97,7 @@ def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> Non
     bindings: dict[str, Binding] = {"dense": scratch["dense"], "routed": scratch["routed"]}
     bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
     params = (config.width // 32, config.experts_used, config.eps)
-    p.tape.run("experts_join", [p.rows], bindings, params, {"THREADS": THREADS})
+    p.tape.run("experts_join", [p.rows], bindings, params, norm_constants(config.width))
 
 
 def _add(

@@ -17,7 +17,10 @@ from wgemma.model.weights import Matrix, Part
 FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
-RESERVED = 4 << 10  # workgroup memory that matvec.wgsl needs beside its slice of x
+MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a multiprocessor of the largest
+LARGE = 5 << 18  # blocks of a matrix from which on a lane has two of a row in flight
+REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
+MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way; of a large matrix, 1
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
@@ -36,6 +39,10 @@ class Residual:
     x: Buffer  # where many rows have it made beforehand
     scale: float
     norm: bool
+
+    @property
+    def columns(self) -> int:
+        return self.norms.size // 8
 
     def constants(self, columns: int) -> dict[str, Any]:
         return {"MADE": "residual", "NORM": self.norm, "PAIRS": pairs(columns)}
@@ -135,6 +142,7 @@ class Matmuls:
 
     few = FEW
     narrow = NARROW
+    large = LARGE
     threads = THREADS  # that settle a row
 
     def __init__(self, device: Device, eps: float, precision: Precision = "exact") -> None:
@@ -145,10 +153,26 @@ class Matmuls:
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
         if rows <= self.few:
+            if isinstance(source, Residual) and self._settles(matrix, source):
+                source = self.settle(tape, rows, source)
             for part in matrix.parts:
                 self._matvec(tape, matrix, part, rows, source, result)
         else:
             self._tiles(tape, matrix, rows, source, result)
+
+    def _settles(self, matrix: Matrix, source: Residual) -> bool:
+        """Whether a few rows are better made once than by every workgroup: long ones, and those of a large matrix."""
+        most = MOST_PAIRS if matrix.rows * matrix.blocks < self.large else MOST_PAIRS - 1
+        return pairs(source.columns) > most
+
+    def thin(self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer) -> None:
+        """The product of every row with a matrix of few rows: each gets a workgroup, where all are f32 as adapters'."""
+        if rows > self.few or matrix.kind != "F32" or len(matrix.parts) > 1:
+            self.linear(tape, matrix, rows, source, Result(y))
+            return
+        bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
+        constants = {"THREADS": THREADS, "SPAN": project_span(matrix.columns), "BARE": True}
+        tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1.0, self.eps), constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
         """Whether the product with this matrix can put its input together itself."""
@@ -177,7 +201,7 @@ class Matmuls:
     ) -> None:
         """Several matrices on one input, their results next to each other: the queries, keys and values."""
         settled = source
-        if isinstance(source, Residual) and rows > self.few:
+        if isinstance(source, Residual) and (rows > self.few or any(self._settles(m, source) for m in matrices)):
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
@@ -211,6 +235,9 @@ class Matmuls:
         if result.low is not None and result.z is not None:
             x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
             self.linear(tape, matrix, count, x, result)
+            return
+        if self._settles(matrix, source):
+            self.linear(tape, matrix, count, self.settle(tape, count, source, picked), result)
             return
         for part in matrix.parts:
             self._matvec(tape, matrix, part, count, source, result, picked)
@@ -246,7 +273,7 @@ class Matmuls:
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
         quick = self.quick and rows <= self.few  # a prompt is computed as ever
-        constants = matvec_form(self.device, matrix, quick=quick) | {"EXPERTS": True}
+        constants = matvec_form(self.device, matrix, quick=quick, rows=per_expert * slots) | {"EXPERTS": True}
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
@@ -254,7 +281,7 @@ class Matmuls:
                 bindings["weights"] = weights
             first, count = part.first // per_expert, part.rows // per_expert
             params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
-            across = matvec_groups(per_expert, constants["LANES"])
+            across = matvec_groups(per_expert, constants)
             tape.run("matvec", [across, rows, slots], bindings, params, constants)
 
     def _grouped(
@@ -283,7 +310,7 @@ class Matmuls:
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""
-        columns = source.norms.size // 8
+        columns = source.columns
         constants = {"THREADS": self.threads, "NORM": source.norm, "PAIRS": pairs(columns, self.threads)}
         bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
         if picked is not None:
@@ -303,7 +330,8 @@ class Matmuls:
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
-        constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine)
+        most = 32 if isinstance(source, Joined) else 64  # fewer workgroups, that is: each puts all of x together
+        constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine, large=self.large, most=most)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
         scale, made = 1.0, tuple[int, ...]()
         if isinstance(source, Residual | Joined):
@@ -326,7 +354,7 @@ class Matmuls:
         place = (result.stride or matrix.rows // share, result.offset + part.first // share)
         side = (result.side_stride, result.side_offset + part.first)
         params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *made, *low)
-        tape.run("matvec", [matvec_groups(part.rows, constants["LANES"]), rows], bindings, params, constants)
+        tape.run("matvec", [matvec_groups(part.rows, constants), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
@@ -386,13 +414,25 @@ def tile_shape(tall: int) -> dict[str, Any]:
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
 
 
-def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False, fine: bool = False) -> dict[str, Any]:
+def matvec_form(
+    device: Device,
+    matrix: Matrix,
+    *,
+    quick: bool = False,
+    fine: bool = False,
+    rows: int = 0,
+    large: int = LARGE,
+    most: int = 64,
+) -> dict[str, Any]:
     """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
     few turns and as few blocks past the row's end as can be. A lane has one block of a row in flight: with more the
-    kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew."""
+    kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew. Of a large
+    matrix it has two, where that hardly counts any more. `rows` is how many of it are used, if
+    not all, and `most` the lanes at most."""
     blocks, planes = matrix.blocks, matrix.planes
     quick = quick and planes.quick and device.lanes("matvec") > 1
-    room = min(device.limits.workgroup_memory, 32 << 10) - RESERVED
+    shares = 8 * THREADS // min(8, device.lanes("matvec"))  # bytes for a row's sums, where they lie furthest apart
+    room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares
     slices = room // ((76 if fine else 44) if quick else 144)  # blocks of x that fit
     wanted = max(8, min(64, blocks / 3))
 
@@ -400,22 +440,26 @@ def matvec_form(device: Device, matrix: Matrix, *, quick: bool = False, fine: bo
         turns = -(-blocks // lanes)
         return turns * lanes / blocks + 0.1 * turns + 0.1 * abs(math.log2(lanes / wanted))
 
-    lanes = min((8, 16, 32, 64), key=cost)
+    rows = rows or matrix.rows
+    step = min((8, 16, 32, 64), key=cost)
+    depth = 2 if step > 8 and rows * blocks >= large else 1
     rounding = {"QUICK": True, "FINE": fine} if quick else {}
-    return matvec_shape(device, matrix, lanes, slices) | rounding
+    return matvec_shape(device, matrix, min(most, step // depth), depth, slices) | rounding
 
 
-def matvec_shape(device: Device, matrix: Matrix, lanes: int, slices: int) -> dict[str, Any]:
-    """The constants for so many lanes, with room for `slices` blocks of x."""
-    turns = -(-matrix.blocks // lanes)
-    slice_turns = -(-turns // -(-turns // (slices // lanes)))  # all slices alike, or nearly so
+def matvec_shape(device: Device, matrix: Matrix, lanes: int, depth: int, slices: int) -> dict[str, Any]:
+    """The constants for so many lanes with so many blocks of a row each, and room for `slices` blocks of x."""
+    step = lanes * depth
+    turns = -(-matrix.blocks // step)
+    slice_turns = -(-turns // -(-turns // (slices // step)))  # all slices alike, or nearly so
     within = min(lanes, device.lanes("matvec"))
     return {
         "TYPE": matrix.planes.reader,
         "BLOCKS": matrix.blocks,
         "LANES": lanes,
-        "SLICE": slice_turns * lanes,
-        "SPAN": -(-slice_turns * lanes // 64),
+        "DEPTH": depth,
+        "SLICE": slice_turns * step,
+        "SPAN": -(-slice_turns * step // 64),
         "WHOLE": slice_turns == turns,
         "WITHIN": within,
         "WIDE": within == lanes,
@@ -423,10 +467,10 @@ def matvec_shape(device: Device, matrix: Matrix, lanes: int, slices: int) -> dic
     }
 
 
-def matvec_groups(rows: int, lanes: int) -> int:
+def matvec_groups(rows: int, form: dict[str, Any]) -> int:
     """Workgroups for `rows` rows: no more than fill a large GPU, and all with the same number of rows, or nearly so."""
-    sets = -(-rows * lanes // (2 * THREADS))
-    return -(-sets // -(-sets // FULL_GRID))
+    sets: int = -(-rows * form["LANES"] // (2 * THREADS))
+    return -(-sets // -(-sets // MATVEC_GRID))
 
 
 def project_span(columns: int) -> int:

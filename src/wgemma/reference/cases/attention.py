@@ -188,13 +188,12 @@ def _attention(
     form = few_shape(head, together, lab.device.subgroup_size, f16=f16) if together else many_form(lab.device, f16=f16)
     constants |= {"PER_WORD": 8 if f16 else 4, **form}
     kernel, grid = "attention_few" if together else "attention", [heads // (together or 1), len(rows), splits]
-    first, depth = 0, max(positions) + 1
+    first = 0
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
-        reach = max(-(-(window or min(count, depth - first)) // splits), 1)
         place = (window, ring, first, count)
-        params = (heads, kv_heads, stride, *place, splits, reach, int(i > 0), int(i == len(segments) - 1), EPS)
+        params = (heads, kv_heads, stride, *place, splits, int(i > 0), int(i == len(segments) - 1), EPS)
         lab.run(kernel, grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:

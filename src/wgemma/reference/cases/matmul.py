@@ -50,6 +50,10 @@ def _matvec_cases() -> Iterator[Case]:
             yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, largest=EIGHT_BITS)
     for slices in (16, 48, 64):
         yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, slices=slices, source="norm")
+    for columns in (256, 1024, 2304):
+        options: dict[str, Any] = {"kind": "Q6_K", "rows": 2, "n": 67, "columns": columns, "depth": 2, "slices": 48}
+        yield case(_matvec, columns == 1024, **options, lanes=8)
+        yield case(_matvec, columns == 256, **options, lanes=16, largest=EIGHT_BITS, source="norm")
 
 
 def _mode_cases() -> Iterator[Case]:
@@ -87,9 +91,11 @@ def _mode_cases() -> Iterator[Case]:
             yield case(_matvec, False, kind="Q8_0", rows=3, n=34, columns=96, lanes=8, **options)
 
 
-def _shared_out(lab: Lab, matrix: Matrix, lanes: int, slices: int = SLICES, *, largest: int = 0) -> dict[str, Any]:
+def _shared_out(
+    lab: Lab, matrix: Matrix, lanes: int, slices: int = SLICES, *, depth: int = 1, largest: int = 0
+) -> dict[str, Any]:
     """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
-    constants = matvec_shape(lab.device, matrix, lanes, slices) | {"PAIRS": pairs(matrix.columns)}
+    constants = matvec_shape(lab.device, matrix, lanes, depth, slices) | {"PAIRS": pairs(matrix.columns)}
     return constants | ({"QUICK": True, "FINE": largest == SIXTEEN_BITS} if largest else {})
 
 
@@ -113,6 +119,7 @@ def _matvec(
     cap: float = 3.0,
     low: str = "",
     slices: int = SLICES,
+    depth: int = 1,
     largest: int = 0,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
@@ -134,7 +141,7 @@ def _matvec(
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = _shared_out(lab, matrix, lanes, slices, largest=largest) | {"SELECT": select}
+    constants = _shared_out(lab, matrix, lanes, slices, depth=depth, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low)
     constants["LOW"] = bool(low)
@@ -175,7 +182,7 @@ def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, split
     matrix, w = lab.weights(kind, n, heads * head)
     joined, x = _pieces(lab, rows, heads, head, splits)
     y = lab.out(rows * n)
-    constants = matvec_shape(lab.device, matrix, 8, 64) | joined.constants(matrix.columns)
+    constants = matvec_shape(lab.device, matrix, 8, 1, 64) | joined.constants(matrix.columns)
     (part,) = matrix.parts
     bindings: dict[str, Binding] = {**part.bindings(), **joined.bindings(), "y": y}
     params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
@@ -339,6 +346,7 @@ def _low_cases() -> Iterator[Case]:
     yield case(_low_add, False, rows=5, n=70, low="apart", cap=3.0, extreme="nan")
     for source, columns in (("", 2112), ("", 96), ("", 13312), ("norm", 2112), ("sum", 288)):
         yield case(_low_project, columns != 96, rows=3, n=7, columns=columns, source=source)
+    yield case(_low_project, True, rows=2, n=5, columns=2816, source="", bare=True)
     for rows, heads, head, splits in ((2, 9, 256, 4), (3, 5, 32, 3), (1, 64, 64, 2)):
         options = {"rows": rows, "heads": heads, "head": head, "splits": splits}
         yield case(_low_joined, splits == 4, "low_project", n=7, **options)
@@ -362,9 +370,10 @@ def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, ex
     return Outcome((lab.read(room),), (framed(expected),), F32)
 
 
-def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str) -> Outcome:
-    """`source` as in matvec's cases."""
-    a, scales, x, scale = lab.normal(n, columns), lab.normal(n), lab.normal(rows, columns), 0.7
+def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False) -> Outcome:
+    """`source` as in matvec's cases; `bare` without scales."""
+    a, x, scale = lab.normal(n, columns), lab.normal(rows, columns), 0.7
+    scales = np.ones(n) if bare else lab.normal(n)
     v = kept = untouched(rows, columns)
     h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n)
     bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "h_out": h_out, "x_out": x_out}
@@ -376,7 +385,7 @@ def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str) -> Outc
     else:
         bindings["x"] = lab.put(x)
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
-    constants |= {"PAIRS": pairs(columns), "SPAN": project_span(columns)}
+    constants |= {"PAIRS": pairs(columns), "SPAN": project_span(columns), "BARE": bare}
     lab.run("low_project", [n, rows], bindings, (columns // 32, scale, EPS), constants)
     expected = twins.linear(a, x) * twins.wide(scales)
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))

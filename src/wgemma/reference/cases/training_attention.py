@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Buffer
+from wgemma.model.attention import many_form
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
@@ -117,8 +118,8 @@ def _attention(
     constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<f32>", "PER_WORD": 4, "F16_CACHE": False, "PACKED": True}
     bindings = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm), "turns": turns}
     bindings |= {"keys": lab.put(twins.paired(keys)), "values": lab.put(values), "partial": lse, "out": out}
-    params = (heads, kv_heads, stride, window, 1 << 31, 0, len(rows), 1, len(rows), 0, 1, EPS)
-    lab.run("attention", [heads, len(rows)], bindings, params, constants | {"THREADS": 128})
+    params = (heads, kv_heads, stride, window, 1 << 31, 0, len(rows), 1, 0, 1, EPS)
+    lab.run("attention", [heads, len(rows)], bindings, params, constants | many_form(lab.device, f16=False))
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = back.packed_attention(q, keys, values, rows, window)
     return Outcome((lab.read(out), lab.read(lse)), (framed(expected[0]), framed(expected[1])), F32)
