@@ -5,8 +5,8 @@ so many rows of a prompt behind a short history, without the head, the best of a
 many tokens. A pass is recorded for one of a few numbers of rows (engine/buckets.py), so the table also says how many
 were computed.
 
-Decoding and prompts are measured as `wgemma bench` does, but each warm-up goes on until a GPU that idled while kernels
-were compiled is at its clock again. The figures go to growth-ADAPTER-MODEL.json, and as line charts to the .svg beside.
+Decoding and prompts are measured as `wgemma bench` does. The figures go to growth-ADAPTER-MODEL.json, and as line
+charts to the .svg beside.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from wgemma.cli.bench import (
     whole_number,
     whole_numbers,
 )
+from wgemma.cli.bench_timing import warmed_up
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.buckets import bucket
 from wgemma.errors import Error
@@ -44,10 +45,8 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
-from wgemma.sync import run
 
 HISTORY = 64  # tokens before a pass
-AWAKE = 1.5  # seconds until the clock of a GPU that was idle has risen
 PASSING = 0.5  # seconds that passes of one size are tried for
 WIDTH, HEIGHT, HEAD = 960, 320, 40
 
@@ -165,60 +164,30 @@ def told(kind: type[Any], measured: Iterator[Any]) -> list[dict[str, Any]]:
 
 
 class Grower(Bencher):
-    """The bencher of `wgemma bench`, which also times single passes and tells how far a long history is."""
+    """The bencher of `wgemma bench`, which also times single passes."""
 
     def decoded(self, depth: int, tokens: int, stream: float) -> Decoded:
-        ids = self._ids(depth + 1)
-        self._awaken(f"depth {depth}", lambda: self._decoding(ids, tokens))
         found: Decode = self.decode(depth, tokens, stream, profile=False)
         return Decoded(depth, 1e3 / found.tokens_per_s, found.tokens_per_s, found.gb_per_s, found.share)
 
     def read(self, count: int) -> Read:
-        ids = self._ids(count + 1)
-        self._awaken(f"a prompt of {count} tokens", lambda: self._prompt(ids))
         found: Prefill = self.prefill(count)
         return Read(count, 1e3 / found.tokens_per_s, found.tokens_per_s, 1e3 * found.first_token_s)
 
     def passed(self, rows: int) -> Passed:
-        ids = self._ids(HISTORY + rows + 1)
-        self._awaken(f"a pass of {rows} rows", lambda: self._pass(ids))
         say(f"measuring a pass of {rows} rows")
-        self._pass(ids)  # compiles, where nothing was warmed up
-        times, end = [self._pass(ids) for _ in range(self.repeat)], clock() + PASSING
+        ids = self.ids(HISTORY + rows + 1)
+        times, end = warmed_up(self.device, lambda: self._pass(ids), self.repeat), clock() + PASSING
         while clock() < end:
             times.append(self._pass(ids))
         return Passed(rows, sum(buckets(rows, self.session.engine.options.chunk)), 1e3 * min(times))
 
     def _pass(self, ids: list[int]) -> float:
         """Seconds for what follows the history in `ids`; the history itself stays where it is."""
-        self._compute(ids[: HISTORY + 1])
+        self.compute(ids[: HISTORY + 1])
         start = clock()
-        self._compute(ids)
+        self.compute(ids)
         return clock() - start
-
-    def _awaken(self, what: str, work: Callable[[], object]) -> None:
-        """A GPU that was idle while kernels were compiled runs at a fraction of its clock for a second."""
-        if self.device.info.kind == "CPU":
-            return
-        say(f"warming up for {what}")
-        work()  # compiles
-        end = clock() + AWAKE
-        while clock() < end:
-            work()
-
-    def _compute(self, ids: list[int]) -> None:
-        said = clock()
-
-        def tell() -> bool:
-            """Asked before every pass whether to stop there."""
-            nonlocal said
-            if clock() - said > 1:
-                said = clock()
-                say(f"  at token {len(self.session.ids)} of {len(ids) - 1}")
-            return False
-
-        run(self.session.prefill(ids, cancelled=tell))
-        run(self.device.wait())
 
 
 def buckets(rows: int, chunk: int) -> Iterator[int]:

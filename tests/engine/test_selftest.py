@@ -177,7 +177,7 @@ BROKEN = [
     ("tiny-e2b-Q4_K_M", "sample", "sample", "put(k{{i}}[j], 4u", "put(k{{i}}[j], 5u"),
     ("tiny-e2b-Q4_K_M", "peaks", "peaks", "let peak = largest(keys);", "let peak = keys.x;"),
     ("tiny-26b-a4b-F16", "experts_norm", "experts_norm", "u * params.rows * quads", "u * quads"),
-    ("tiny-26b-a4b-F16", "experts_join", "experts_join", "slot < params.slots", "slot + 1u < params.slots"),
+    ("tiny-26b-a4b-F16", "experts_join", "experts_join", "u < params.slots);", "u + 1u < params.slots);"),
     ("tiny-26b-a4b-F16", "route", "route", " / total;", ";"),
     ("tiny-26b-a4b-F16", "matvec", "matvec", "result *= weights[at];", ""),
     ("tiny-26b-a4b-F16", "tile", "tile", "pair{{j}} / params.share", "pair{{j}} / 2u"),

@@ -1,7 +1,7 @@
 """`wgemma bench MODEL`: how fast a model runs here, and what share of the memory's speed that is.
 
 A decoded token reads every weight once and all keys and values it may see, so bytes per token × tokens per second is
-held against what this adapter streams when it does nothing else. All figures are medians after one warm-up.
+held against what this adapter streams when it does nothing else. All figures are medians after a warm-up.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from wgemma import __version__
 from wgemma.api import Model, load, open_device
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
+from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import as_json, human_bytes, progress, table
 from wgemma.engine.backend import GpuBackend
@@ -271,23 +272,23 @@ class Bencher:
 
     def prefill(self, count: int) -> Prefill:
         say(f"measuring a prompt of {count} tokens")
-        ids = self._ids(count + 1)  # the last one is the first decoding step's
-        times = [self._prompt(ids) for _ in range(self.repeat + 1)][1:]
+        ids = self.ids(count + 1)  # the last one is the first decoding step's
+        times = warmed_up(self.device, lambda: self._prompt(ids), self.repeat)
         return Prefill(count, count / median(read for read, _ in times), median(first for _, first in times))
 
     def _prompt(self, ids: list[int]) -> tuple[float, float]:
         """Seconds until the prompt is computed, and until the first token is there."""
         self.session.reset()
         start = clock()
-        self._compute(ids)
+        self.compute(ids)
         read = clock() - start
         self._generate(ids, 1)
         return read, clock() - start
 
     def decode(self, depth: int, tokens: int, stream: float, profile: bool) -> Decode:
         say(f"measuring {tokens} tokens at depth {depth}")
-        ids = self._ids(depth + 1)
-        seconds = median([self._decoding(ids, tokens) for _ in range(self.repeat + 1)][1:])
+        ids = self.ids(depth + 1)
+        seconds = typical(self.device, lambda: self._decoding(ids, tokens), self.repeat)
         tape, program = self.session.decoding(depth + tokens)
         dispatches = [command for command in tape.commands if isinstance(command, Dispatch)]
         self._poise(ids)
@@ -310,12 +311,12 @@ class Bencher:
 
     def adapted(self, depth: int, tokens: int, rank: int) -> Adapted:
         say(f"measuring an adapter of rank {rank} at depth {depth}")
-        ids = self._ids(depth + 1)
+        ids = self.ids(depth + 1)
         return adapted(self.session, rank, depth, tokens, self.repeat, lambda: self._decoding(ids, tokens))
 
     def _decoding(self, ids: list[int], tokens: int) -> float:
         """Seconds to generate tokens after `ids`: the whole loop, with sampling and reading back."""
-        self._compute(ids)
+        self.compute(ids)
         start = clock()
         self._generate(ids, tokens)
         return clock() - start
@@ -340,13 +341,23 @@ class Bencher:
 
     # -- driving the session
 
-    def _ids(self, count: int) -> list[int]:
+    def ids(self, count: int) -> list[int]:
         dice, vocab = random.Random(0), self.session.engine.config.vocab_size
         return [dice.randrange(vocab) for _ in range(count)]
 
-    def _compute(self, ids: list[int]) -> None:
-        """Everything but the last of `ids`."""
-        run(self.session.prefill(ids))
+    def compute(self, ids: list[int]) -> None:
+        """Everything but the last of `ids`; says how far it is, if that takes long."""
+        said = clock()
+
+        def tell() -> bool:
+            """Asked before every pass whether to stop there."""
+            nonlocal said
+            if clock() - said > 1:
+                said = clock()
+                say(f"  at token {len(self.session.ids)} of {len(ids) - 1}")
+            return False
+
+        run(self.session.prefill(ids, cancelled=tell))
         run(self.device.wait())
 
     def _generate(self, ids: list[int], tokens: int) -> None:
@@ -359,7 +370,7 @@ class Bencher:
 
     def _poise(self, ids: list[int]) -> None:
         """Brings the GPU to the step after `ids`, from where the recording may be replayed without the session."""
-        self._compute(ids)
+        self.compute(ids)
         self._generate(ids, 1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from wgemma.cli.bench_timing import warmed_up
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.session import Session
 from wgemma.files.adapters import AdapterFile, Pair
@@ -37,14 +38,14 @@ def adapted(session: Session, rank: int, depth: int, tokens: int, repeat: int, d
     run(engine.adapt(before.having(random_adapter(session, rank), NAME, 1.0)))
     try:
         setting = engine.adapters.choose(NAME)
-        times: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(repeat + 1):
-            for on in times:
-                session.use(setting if on else Adapters().choose(None))
-                times[on].append(decode())
-        without, with_it = (median(times[on][1:]) for on in (False, True))
-        session.use(setting)
-        decode()
+
+        def both() -> tuple[float, float]:
+            session.use(Adapters().choose(None))
+            without = decode()
+            session.use(setting)
+            return without, decode()
+
+        without, with_it = map(median, zip(*warmed_up(engine.device, both, repeat), strict=True))
         dispatches = session.decoding(depth + tokens)[0].dispatches
         size = engine.lows.nbytes if engine.lows else 0
     finally:

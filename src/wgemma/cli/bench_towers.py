@@ -4,10 +4,10 @@ import random
 from array import array
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter as clock
 from typing import Any
 
+from wgemma.cli.bench_timing import typical
 from wgemma.engine.towers import GpuTowers
 from wgemma.files.images import Pixels
 from wgemma.gpu.device import Buffer
@@ -58,12 +58,14 @@ def listens(towers: GpuTowers, repeat: int) -> Iterator[Listen]:
 
 
 def _seconds(towers: GpuTowers, encode: Callable[[], Coroutine[Any, Any, Buffer]], repeat: int) -> float:
-    """Of one encoding; the first, which loads the tower and builds its kernels, does not count."""
-    times = []
-    for _ in range(repeat + 1):
+    """Of one encoding; the first, which loads the tower, does not count."""
+
+    def once() -> float:
         start = clock()
         rows = run(encode())
         run(towers.device.wait())
-        times.append(clock() - start)
+        seconds = clock() - start
         towers.drop(rows)
-    return median(times[1:])
+        return seconds
+
+    return typical(towers.device, once, repeat)
