@@ -23,15 +23,15 @@ app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
 
 # Two at a time, each with one thread of a software adapter. The browser's tests run by themselves: Playwright keeps an
-# event loop going, and others make their own.
+# event loop going, and others make their own. They go by whole files, whose tests share a page.
 PYTEST := LP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal -m "not slow" --ignore tests/browser
-	$(PYTEST) -m "not slow" tests/browser
+	$(PYTEST) -n 2 --dist loadfile -m "not slow" tests/browser
 
 test-all: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal --ignore tests/browser
-	$(PYTEST) tests/browser
+	$(PYTEST) -n 2 --dist loadfile tests/browser
 
 lint: .venv/.dev
 	$(BIN)/ruff check src tests bench tools hatch_build.py

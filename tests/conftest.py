@@ -10,6 +10,10 @@ from hypothesis import settings
 # Two cores: more BLAS threads than one only fight each other. Must be set before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Most of a software adapter's time goes into compiling. Mesa keeps what it compiled: let that be where it always is,
+# for both workers and the next run, and not in the folder that `cache` makes.
+os.environ.setdefault("MESA_SHADER_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
+
 from wgemma.gpu.native import NativeDevice, open_floor_device
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -23,11 +23,17 @@ DEVICES: dict[str, Callable[[], NativeDevice]] = {
 }
 
 
-# `wgemma doctor` tries the quick cases on what has everything (tests/cli/test_doctor.py); here the others wait.
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "everything" else []) for name in DEVICES],
-)
+# Compiling is what takes the time. The floor meets all cases; the others meet the quick ones (on what has everything,
+# `wgemma doctor` does: tests/cli/test_doctor.py), and all of them in `make test-all`.
+SWEEPS = [
+    pytest.param("floor", False, id="floor"),
+    pytest.param("checked", True, id="checked-quick"),
+    pytest.param("checked", False, id="checked", marks=pytest.mark.slow),
+    pytest.param("everything", False, id="everything", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module")
 def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
     """WebGPU's default limits and no features; all the adapter has; and with the run-time checks naga can add."""
     device = DEVICES[request.param]()
@@ -36,8 +42,9 @@ def device(request: pytest.FixtureRequest) -> Iterator[NativeDevice]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_computes_what_its_twin_says(device: NativeDevice, kernel: str) -> None:
-    wrong = [verdict for verdict in sweep(device, kernel) if not verdict.ok]
+@pytest.mark.parametrize(("device", "quick"), SWEEPS, indirect=["device"])
+def test_a_kernel_computes_what_its_twin_says(device: NativeDevice, quick: bool, kernel: str) -> None:
+    wrong = [verdict for verdict in sweep(device, kernel, quick=quick) if not verdict.ok]
     assert not wrong
     assert device.allocated == 0
 
@@ -179,7 +186,7 @@ BROKEN = [
     ("attention_tile", "attention_tile", "var begin = r - row.position;", "var begin = 0u;"),
     ("attention_tile", "attention_tile", "highest + log(total)", "highest"),
     ("experts_norm", "experts_norm", "u * params.rows * quads", "u * quads"),
-    ("experts_join", "experts_join", "slot < params.slots", "slot + 1u < params.slots"),
+    ("experts_join", "experts_join", "slot + {{s}}u < params.slots", "slot + {{s}}u + 1u < params.slots"),
     ("route", "route", "four(q) < vec4<u32>(e)", "four(q) > vec4<u32>(e)"),
     ("route", "route", "& (made <= vec4<u32>(INFINITE))", ""),
     ("resample", "resample", "mix(table[at], table[at + 1u], place - f32(at))", "table[at]"),
@@ -305,9 +312,10 @@ BROKEN = [
 ]
 
 
+@pytest.mark.parametrize("device", ["checked"], indirect=True)
 @pytest.mark.parametrize(("kernel", "file", "says", "instead"), BROKEN)
 def test_the_quick_sweep_catches_a_broken_kernel(
-    monkeypatch: pytest.MonkeyPatch, kernel: str, file: str, says: str, instead: str
+    monkeypatch: pytest.MonkeyPatch, device: NativeDevice, kernel: str, file: str, says: str, instead: str
 ) -> None:
     sound = shaders._source
 
@@ -317,9 +325,8 @@ def test_the_quick_sweep_catches_a_broken_kernel(
         return tuple((text.replace(says, instead) if name == file else text).splitlines())
 
     monkeypatch.setattr(shaders, "_source", source)
-    device = NativeDevice(trusted=False, compact=False)
+    monkeypatch.setattr(device, "_kernels", {})  # it knows the sound ones
     assert any(not verdict.ok for verdict in sweep(device, kernel, quick=True))
-    device.close()
 
 
 def test_every_swept_kernel_was_broken_once() -> None:
