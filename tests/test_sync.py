@@ -1,11 +1,12 @@
 """Coroutines that never really wait run without an event loop; others are refused."""
 
 import asyncio
+import sys
 from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 
-from wgemma.sync import beside, run
+from wgemma.sync import SHORT_TURN, beside, run
 
 
 async def double(number: int) -> int:
@@ -71,3 +72,24 @@ def test_without_threads_the_work_is_done_when_it_is_asked_for(monkeypatch: pyte
     assert not done
     wait()
     assert done == [1]
+
+
+def test_threads_take_short_turns_as_long_as_there_is_work_beside() -> None:
+    usual, ends = sys.getswitchinterval(), (Event(), Event())
+    begun = Event()
+
+    def first() -> None:
+        begun.set()
+        ends[0].wait(10)
+
+    waits = [beside(first), beside(lambda: ends[1].wait(10))]
+    assert begun.wait(10)
+    assert sys.getswitchinterval() == pytest.approx(SHORT_TURN)
+    for end, wait in zip(ends, waits, strict=True):
+        end.set()
+        wait()
+    for _ in range(100):  # a result is there a moment before its thread is gone
+        if sys.getswitchinterval() == usual:
+            break
+        Event().wait(0.01)
+    assert sys.getswitchinterval() == usual
