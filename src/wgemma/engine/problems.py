@@ -27,6 +27,7 @@ from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
 from wgemma.model.matmul import LARGE, NARROW
+from wgemma.model.text import attention_inputs
 
 SUMS = 12  # numbers kept of each output
 PERIODS = (256, 32)
@@ -255,8 +256,10 @@ def layer_mode(layer: LayerConfig) -> str:
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
     tall: set[str] = set()  # types with a matrix for which it is a tall one
+    groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
+    together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
-        part, columns = _part_of(name), tensor.shape[0]
+        part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
         if part in ("token_embd", "per_layer_token_embd"):
             yield Problem("embed", "", tensor.type, columns)
         mode = "head" if part == "token_embd" and config.tied else _MODES.get(part, "")
@@ -268,8 +271,9 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
         if part == "ffn_gate_up_exps":
             yield Problem("activate", "GEGLU")
-        large = mode and "experts" not in mode and _rows(name, tensors) * columns // 32 >= LARGE
-        deep = " deep" if large else ""
+        dense = mode and "experts" not in mode
+        rows = together.get(tensor, tensor.shape[1] * (2 if mode.endswith(" geglu") else 1)) if dense else 0
+        deep = " deep" if rows * columns // 32 >= LARGE else ""
         if part == "attn_output" and in_pieces(layer := config.layers[int(name.split(".")[1])]):
             yield Problem("matvec", "joined" + deep, tensor.type, columns, layer.head_dim)
         elif mode:
@@ -277,25 +281,10 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         if mode and mode != "head":
             key = (mode.removesuffix(" geglu") if "experts" in mode else "", tensor.type)
             narrowest[key] = min(columns, narrowest.get(key, columns))
-            if "experts" not in mode and tensor.shape[1] * (2 if mode.endswith(" geglu") else 1) > NARROW:
+            if rows > NARROW:
                 tall.add(tensor.type)
     for (mode, kind), columns in narrowest.items():
         yield Problem("tile", mode or ("tall" if kind in tall else ""), kind, columns)
-
-
-def _rows(name: str, tensors: Mapping[str, Tensor]) -> int:
-    """Of the matrix that a tensor becomes, with those of its type that stand beside it."""
-    part, kind = _part_of(name), tensors[name].type
-    beside = {name}
-    for parts in (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")):
-        if part in parts:
-            beside = {name.replace(part, other) for other in parts} & tensors.keys()
-    return sum(tensors[other].shape[1] for other in beside if tensors[other].type == kind)
-
-
-def _part_of(name: str) -> str:
-    """What a tensor is within its layer."""
-    return name.removesuffix(".weight").rpartition(".")[2]
 
 
 @cache

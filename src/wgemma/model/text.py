@@ -5,8 +5,9 @@ Norm vectors come in pairs: the one that ends a block and the one that begins th
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
@@ -87,6 +88,19 @@ class TextWeights:
     turns: dict[bool, Buffer]  # rotary tables by layer kind: sliding or not
     pairs: dict[bool, int]
     buffers: tuple[Buffer, ...]
+
+
+def attention_inputs(layer: LayerConfig, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
+    """Queries, keys and values, as far as the layer has its own: neighbours of one type become one matrix."""
+    names = ["q"] if layer.donor is not None else ["q", "k", "v"] if layer.has_v else ["q", "k"]
+    groups: list[list[Tensor]] = []
+    for name in names:
+        tensor = tensors[f"blk.{layer.index}.attn_{name}.weight"]
+        if groups and groups[-1][-1].type == tensor.type:
+            groups[-1].append(tensor)
+        else:
+            groups.append([tensor])
+    return groups
 
 
 async def load_text(
@@ -195,23 +209,19 @@ class _Loader:
         )
 
     async def _attention(self, layer: LayerConfig) -> Attention:
-        names = ["q"] if layer.donor is not None else ["q", "k", "v"] if layer.has_v else ["q", "k"]
-        tensors = [self.tensors[f"blk.{layer.index}.attn_{name}.weight"] for name in names]
-        groups: list[list[tuple[Tensor, RowOrder]]] = []
-        for tensor in tensors:  # neighbours of one type become one matrix
-            if groups and groups[-1][-1][0].type == tensor.type:
-                add = sum(other.shape[1] for other, _ in groups[-1])
-                groups[-1].append((tensor, RowOrder(add=add)))
-            else:
-                groups.append([(tensor, RowOrder())])
+        qkv = []
+        for group in attention_inputs(layer, self.tensors):
+            firsts = accumulate((tensor.shape[1] for tensor in group[:-1]), initial=0)
+            orders = [RowOrder(add=first) for first in firsts]
+            qkv.append(await self.uploader.matrix(list(zip(group, orders, strict=True))))
         q_width, kv_width = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
         own = layer.donor is None
         k_norm = await self._block_vector(layer.index, "attn_k_norm.weight") if own else None
         return Attention(
-            qkv=tuple([await self.uploader.matrix(group) for group in groups]),
+            qkv=tuple(qkv),
             k_offset=q_width,
             v_offset=q_width + kv_width if layer.has_v else q_width,
-            width=sum(tensor.shape[1] for tensor in tensors),
+            width=sum(matrix.rows for matrix in qkv),
             q_norm=self._upload("query norm", await self._block_vector(layer.index, "attn_q_norm.weight")),
             k_norm=self._upload("key norm", k_norm) if k_norm is not None else None,
             output=await self._matrix(f"blk.{layer.index}.attn_output.weight"),
