@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svg import bar, called, drawing, text
+from names import called
+from svg import bar, drawing, text
 
 from wgemma.cli.bench import figure
 

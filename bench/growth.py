@@ -11,7 +11,6 @@ charts to the .svg beside.
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -20,7 +19,8 @@ from pathlib import Path
 from time import perf_counter as clock
 from typing import Any
 
-from svg import Lines, called, drawing, line_chart, text
+from names import called, slug
+from svg import Lines, drawing, line_chart, text
 
 from wgemma import __version__
 from wgemma.api import open_device
@@ -110,11 +110,6 @@ def sizes(least: int) -> Callable[[str], list[int]]:
     """Ascending, because a deeper history goes on from the one before; each once."""
     parse = whole_numbers(least)
     return lambda numbers: sorted(set(parse(numbers)))
-
-
-def slug(name: str) -> str:
-    """For a file's name: 'NVIDIA H200' → 'nvidia-h200', 'llvmpipe (LLVM 15.0.6, 256 bits)' → 'llvmpipe'."""
-    return re.sub(r"[^a-z0-9._]+", "-", name.split("(")[0].lower()).strip("-.")
 
 
 # -- measuring

@@ -11,7 +11,6 @@ taken).
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from names import slug
 from stopwatch import LONGEST, Stopwatch
 
 from wgemma.cli.bench import stream_bandwidth
@@ -451,7 +451,7 @@ class Bench:
 
 def keep(figures: Sequence[Figure], adapter: str, folder: Path) -> None:
     """The best time of each kernel, form and shape on this adapter, with the day it was seen."""
-    path = folder / f"kernels-{re.sub(r'[^a-z0-9]+', '-', adapter.lower()).strip('-')}.json"
+    path = folder / f"kernels-{slug(adapter)}.json"
     best: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for figure in figures:
         name = f"{figure.kernel} {figure.form} {figure.shape}"

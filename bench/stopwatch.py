@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import wgpu
 
+from wgemma.cli.bench_timing import AWAKE
 from wgemma.gpu.device import Program
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.raw import nanoseconds_of_a_tick
@@ -20,7 +21,6 @@ from wgemma.gpu.tape import Dispatch, Tape
 from wgemma.sync import run
 
 HEAT = 0.03  # seconds of work before every timing
-AWAKE = 1.5  # and before the first: until then a clock has risen
 CHAIN = 0.002  # seconds of one timing, ten times that by the clock
 LONGEST = 512  # dispatches of one timing
 

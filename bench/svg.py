@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import PurePath
 
 from wgemma.cli.bench import figure
 from wgemma.train.curve import STYLE as CURVE_STYLE
@@ -109,8 +108,3 @@ def shares_across(sizes: Sequence[int]) -> list[float]:
 def short(count: int) -> str:
     """4096 → '4k', 1000 → '1000'."""
     return f"{count // 1024}k" if count and count % 1024 == 0 else str(count)
-
-
-def called(model: str) -> str:
-    """What a model is called on a drawing: a file by its name alone."""
-    return PurePath(model).stem if model.endswith(".gguf") else model

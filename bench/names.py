@@ -1,0 +1,14 @@
+"""What models and adapters are called on drawings and in file names."""
+
+import re
+from pathlib import PurePath
+
+
+def called(model: str) -> str:
+    """A model on a drawing: a file by its name alone."""
+    return PurePath(model).stem if model.endswith(".gguf") else model
+
+
+def slug(name: str) -> str:
+    """For a file's name: 'NVIDIA H200' → 'nvidia-h200', 'llvmpipe (LLVM 15.0.6, 256 bits)' → 'llvmpipe'."""
+    return re.sub(r"[^a-z0-9._]+", "-", name.split("(")[0].lower()).strip("-.")
