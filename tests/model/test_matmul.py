@@ -4,9 +4,11 @@ import pytest
 
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Dispatch, Tape
-from wgemma.model.matmul import Matmuls, Precision, Result
+from wgemma.model.matmul import LARGE, Matmuls, Precision, Residual, Result, matvec_form
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, Lab, framed, relative_error
+
+ROWS = 3
 
 
 def error(device: NativeDevice, precision: Precision, rows: int, *, fine: bool = False) -> float:
@@ -49,3 +51,67 @@ def test_a_tile_is_as_high_as_its_rows_and_results_are_many(gpu: NativeDevice, n
         (command,) = tape.commands
         assert isinstance(command, Dispatch)
         assert command.grid == (-(-n // 64), -(-rows // tall), 1)
+
+
+class Stream:
+    """A few rows of the residual stream on their way into a matrix."""
+
+    def __init__(self, lab: Lab, columns: int, n: int) -> None:
+        self.matrix, w = lab.weights("Q4_0", n, columns)
+        h, o, norms = lab.normal(ROWS, columns), lab.normal(ROWS, columns), lab.norms(2, columns)
+        self.h_out, self.y = lab.out(ROWS * columns), lab.out(ROWS * n)
+        given = (lab.put(h), lab.put(o), lab.device.buffer(8 * columns, "norms"), self.h_out, lab.out(ROWS * columns))
+        lab.device.write(given[2], 0, norms.astype("<f4").tobytes())
+        self.source = Residual(*given, scale=0.7, norm=True)
+        self.v, x = twins.residual(h, o, norms, 0.7, EPS, norm=True)
+        self.expected = twins.linear(w, x)
+
+
+@pytest.mark.parametrize("device", ["gpu", "floor"])
+@pytest.mark.parametrize(
+    ("columns", "large", "kernels"),
+    [
+        (2048, LARGE, ["matvec"]),
+        (2080, LARGE, ["matvec"]),
+        (2048, 0, ["matvec"]),
+        (2080, 0, ["norm", "matvec"]),
+        (4128, LARGE, ["norm", "matvec"]),
+    ],
+)
+def test_long_rows_and_those_of_large_matrices_are_made_once(
+    request: pytest.FixtureRequest, device: str, columns: int, large: int, kernels: list[str]
+) -> None:
+    adapter: NativeDevice = request.getfixturevalue(device)
+    with Lab(adapter, columns) as lab:
+        stream, tape = Stream(lab, columns, 70), Tape(adapter, "test")
+        matmuls = Matmuls(adapter, EPS)
+        matmuls.large = large
+        matmuls.linear(tape, stream.matrix, ROWS, stream.source, Result(stream.y))
+        assert [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)] == kernels
+        tape.program().replay()
+        tape.free()
+        assert relative_error(lab.read(stream.y), framed(stream.expected)) <= F32
+        assert relative_error(lab.read(stream.h_out), framed(stream.v)) <= F32
+        adapter.free(stream.source.norms)
+
+
+def test_a_large_matrix_has_two_blocks_of_a_row_in_flight(gpu: NativeDevice) -> None:
+    with Lab(gpu, 1) as lab:
+        matrix, _ = lab.weights("Q4_K", 130, 2304)
+        once, twice = (matvec_form(gpu, matrix, large=large) for large in (matrix.rows * matrix.blocks + 1, 0))
+        assert (once["DEPTH"], twice["DEPTH"]) == (1, 2)
+        assert once["LANES"] == 2 * twice["LANES"]
+        few = matvec_form(gpu, matrix, rows=1, large=matrix.rows * matrix.blocks)
+        assert few["DEPTH"] == 1  # of experts only those count that are asked
+
+
+@pytest.mark.parametrize(("kind", "kernel"), [("F32", "low_project"), ("F16", "matvec")])
+def test_a_row_of_a_thin_matrix_has_a_workgroup_if_it_is_f32(gpu: NativeDevice, kind: str, kernel: str) -> None:
+    with Lab(gpu, 2) as lab:
+        matrix, w = lab.weights(kind, 9, 288)
+        x, y, tape = lab.normal(ROWS, 288), lab.out(ROWS * 9), Tape(gpu, "test")
+        Matmuls(gpu, EPS).thin(tape, matrix, ROWS, lab.put(x), y)
+        assert [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)] == [kernel]
+        tape.program().replay()
+        tape.free()
+        assert relative_error(lab.read(y), framed(twins.linear(w, x))) <= F32

@@ -18,7 +18,7 @@ FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
 MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a multiprocessor of the largest
-LARGE = 5 << 18  # blocks of a matrix from which on a lane has two of a row in flight
+LARGE = 5 << 18  # blocks of a matrix that is large: its kernel may be longer, and its workgroups should not make x
 REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
 MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way; of a large matrix, 1
 MOST_JOINED = 4  # splits of a history that it puts together on the way
@@ -427,8 +427,8 @@ def matvec_form(
     """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
     few turns and as few blocks past the row's end as can be. A lane has one block of a row in flight: with more the
     kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew. Of a large
-    matrix it has two, where that hardly counts any more. `rows` is how many of it are used, if
-    not all, and `most` the lanes at most."""
+    matrix it has two, where that hardly counts any more. `rows` is how many of the matrix are used, if not all, and
+    `most` how many lanes there may be."""
     blocks, planes = matrix.blocks, matrix.planes
     quick = quick and planes.quick and device.lanes("matvec") > 1
     shares = 8 * THREADS // min(8, device.lanes("matvec"))  # bytes for a row's sums, where they lie furthest apart
