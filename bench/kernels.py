@@ -358,7 +358,7 @@ class Bench:
             tape = Tape(self.device, "bench")
             bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
             form = {"THREADS": THREADS, "SPAN": project_span(columns)}
-            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1.0, EPS), form)
+            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1, 1.0, EPS), form)
             yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
             tape = Tape(self.device, "bench")
             params: tuple[Number, ...] = (width, rows, width, 0, 0.0, RANK, targets * RANK, width, 0, *alternate)

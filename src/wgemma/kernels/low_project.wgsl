@@ -1,15 +1,18 @@
 // A few rows' inputs as adapters see them:   z[r, n] = scales[n] · Σ_k a[n, k] · x[r, k]
 // Or as a router does, whose matrix has few rows, too; BARE: without scales.
 //
+// The result is left in shares that are to be added up: each is what a part of k gives. What is MADE lies in the first.
+//
 //   x                      MADE: on the way and written to x_out, from the residual stream (residual.wgsl) or, JOIN, from
 //                          what the splits of a history gave (joined.wgsl); else x [R, K]
-//   a [N, K] f32; scales [N] f32; z [R, N] f32
+//   a [N, K] f32; scales [N] f32; z [R, N, shares] f32
 //
-// One workgroup per result: N is small, and this is all about waiting for memory. So a thread asks for all it needs of a
-// before x is made, or for several vectors of a and x at a time. Grid: (N, R).
+// One workgroup per share: N is small, and this is all about waiting for memory. So a thread asks for all it needs of a
+// before x is made, or for several vectors of a and x at a time. Grid: (N, R, shares); MADE: (N, R).
 
 struct Params {
   blocks: u32,  // K / 32
+  shares: u32,
   scale: f32,
   eps: f32,
 //#if JOIN
@@ -63,18 +66,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   }
 //#endfor
 //#else
-  for (var i = me.index; i < quads; i += {{SPAN}}u * {{THREADS}}u) {
+  let each = (quads + params.shares - 1u) / params.shares;
+  let end = min((group.z + 1u) * each, quads);
+  for (var i = group.z * each + me.index; i < end; i += {{SPAN}}u * {{THREADS}}u) {
 //#for j in SPAN
     let i{{j}} = min(i + {{j}}u * {{THREADS}}u, quads - 1u);
     let a{{j}} = a[first_a + i{{j}}];
     let x{{j}} = x[first_x + i{{j}}];
 //#endfor
 //#for j in SPAN
-    sum += select(0.0, dot(a{{j}}, x{{j}}), i + {{j}}u * {{THREADS}}u < quads);
+    sum += select(0.0, dot(a{{j}}, x{{j}}), i + {{j}}u * {{THREADS}}u < end);
 //#endfor
   }
 //#endif
   // Every thread scales its share, so that none waits for the scale in the end.
   let total = workgroup_sum(scale * sum, me);
-  if (me.index == 0u) { z[(group.y * groups.x) + group.x] = total; }
+  let at = ((group.y * groups.x) + group.x) * params.shares;
+//#if MADE
+  if (me.index < params.shares) { z[at + me.index] = select(0.0, total, me.index == 0u); }
+//#else
+  if (me.index == 0u) { z[at + group.z] = total; }
+//#endif
 }

@@ -11,7 +11,7 @@
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
 //     PLE      gelu(yₙ) · side[r, side_offset + n]
 //     SOFTCAP  cap · tanh(yₙ / cap)
-//   LOW: an adapter's Σ_j z[r, t(n)·R + j] · b[j, n] is added to yₙ before all that (low.wgsl)
+//   LOW: an adapter's Σ_j Σ_s z[r, t(n)·R + j, s] · b[j, n] is added to yₙ before all that (low.wgsl)
 //   EXPERTS: group.z is a slot; chosen[r, slot] picks the expert whose N rows are used, y is [R, slots, N]. With
 //     WEIGHTED the input is x[r, slot] and the result is multiplied by weights[r, slot]; else the input is x[r].
 //   WITHIN: so many lanes of a row lie in one subgroup; WIDE: all.
@@ -39,13 +39,14 @@ struct Params {
   ends: u32,      // where the pairs of (max, sum) begin in `partial`, in vectors of four
 //#endif
 //#if LOW
-  rank: u32,      // and what else low.wgsl wants to know
+  rank: u32,      // times the shares, and what else low.wgsl wants to know
   z_stride: u32,
   b_stride: u32,
   low_first: u32,
   edge1: u32,
   edge2: u32,
   alternate: u32,
+  shares: u32,    // that every z is in: to be added up
 //#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
@@ -248,7 +249,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
 //#if LOW
 //#for i in 2
-  var low{{i}} = low_pairs(group.y, row{{i}}, lane);
+  var low{{i}} = low_share(group.y, row{{i}}, lane);
 //#endfor
 //#endif
 //#if MADE
@@ -275,15 +276,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
   for (var first = group.x * ROWS; first < params.n; first += stride) {
     let last_rows = first + stride >= params.n;
+//#if LOW
+//#for i in 2
+    var sum{{i}} = low{{i}};
+//#endfor
+    for (var j = lane + 2u * LANES; j < params.rank; j += LANES) {
+//#for i in 2
+      sum{{i}} += z[low_z(group.y, row{{i}}) + j] * low_b(row{{i}}, j / params.shares);
+//#endfor
+    }
+//#else
 //#for i in 2
     var sum{{i}} = 0.0;
 //#endfor
-//#if LOW
-    for (var j = lane + 2u * LANES; j < params.rank; j += LANES) {
-//#for i in 2
-      sum{{i}} += z[low_z(group.y, row{{i}}) + j] * low_b(row{{i}}, j);
-//#endfor
-    }
 //#endif
     // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
     for (var start = 0u; start < params.blocks; start += STEP) {
@@ -332,8 +337,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
 //#if LOW
 //#for i in 2
-    sum{{i}} += dot(low{{i}}.xy, low{{i}}.zw);
-    if (!last_rows) { low{{i}} = low_pairs(group.y, row{{i}}, lane); }
+    low{{i}} = low_share(group.y, row{{i}}, lane);
 //#endfor
 //#endif
     // The lanes' sums become one.
@@ -391,13 +395,15 @@ fn held(block: u32) -> u32 {
 }
 
 //#if LOW
-// What is to be multiplied for a lane's first two ranks: z of both, then b. Memory is asked for early, as with W.
-fn low_pairs(r: u32, n: u32, lane: u32) -> vec4<f32> {
+// What a lane's first two of z give for result n. Memory is asked for early, as with W, but nothing is kept while blocks
+// go by: a few registers more, and fewer workgroups would fit on a multiprocessor.
+fn low_share(r: u32, n: u32, lane: u32) -> f32 {
   let at = low_z(r, n);
   let last = params.rank - 1u;
-  let two = vec2<u32>(min(lane, last), min(lane + LANES, last));
-  let four = vec4<f32>(z[at + two.x], z[at + two.y], low_b(n, two.x), low_b(n, two.y));
-  return select(vec4<f32>(), four, vec4<bool>(lane <= last, lane + LANES <= last, lane <= last, lane + LANES <= last));
+  let near = min(lane, last);
+  let far = min(lane + LANES, last);
+  let two = vec2<f32>(z[at + near], z[at + far]) * vec2<f32>(low_b(n, near / params.shares), low_b(n, far / params.shares));
+  return select(0.0, two.x, lane <= last) + select(0.0, two.y, lane + LANES <= last);
 }
 //#endif
 

@@ -23,6 +23,7 @@ from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part
 
 NEVER = 0xFFFFFFFF  # an edge that no result reaches
+SHARE = 6144  # columns of a long row that one workgroup of low_project.wgsl reads
 ALIGNMENT = 256
 
 
@@ -86,6 +87,11 @@ class Low:
         """Of z."""
         return self.targets * self.rank
 
+    @property
+    def shares(self) -> int:
+        """That every number of a few rows' z is left in, to be added up by who multiplies it with b."""
+        return z_shares(self.a.columns)
+
 
 @dataclass(slots=True)
 class Lows:
@@ -104,9 +110,9 @@ class Lows:
 
     @property
     def columns(self) -> int:
-        """Of the widest z."""
+        """Of the widest z, with its shares."""
         lows = [*(low for layer in self.layers for low in layer.values()), *([self.head] if self.head else [])]
-        return max((low.columns * (self.slots if low.experts > 1 else 1) for low in lows), default=0)
+        return max((low.columns * (self.slots if low.experts > 1 else low.shares) for low in lows), default=0)
 
     @property
     def nbytes(self) -> int:
@@ -179,6 +185,11 @@ def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group
         return [Group("expert_gate_up", (gate, up), config.width, widths, interleaved=True, experts=count), down]
     apart = [("expert_gate", gate), ("expert_up", up)]
     return [*(Group(name, (tensor,), config.width, (width,), experts=count) for name, tensor in apart), down]
+
+
+def z_shares(columns: int) -> int:
+    """Workgroups that read a row of so many columns: one would wait long for all of a long row."""
+    return -(-columns // SHARE)
 
 
 # -- over memory that is somebody else's

@@ -130,11 +130,12 @@ class Result:
         assert self.low is not None and self.z is not None
         return {"z": self.z, "b": self.low.b}
 
-    def low_params(self, first: int = 0) -> tuple[int, ...]:
-        """What kernels/low.wgsl wants to know, of the results from `first` on."""
+    def low_params(self, first: int = 0, shares: int = 1) -> tuple[int, ...]:
+        """What kernels/low.wgsl wants to know, of the results from `first` on, of z in so many shares."""
         assert self.low is not None
         low = self.low
-        return (low.rank, low.columns, low.width, self.low_first + first, *low.edges, int(low.interleaved))
+        place = (low.width, self.low_first + first, *low.edges, int(low.interleaved))
+        return (low.rank * shares, low.columns * shares, *place)
 
 
 class Matmuls:
@@ -172,7 +173,7 @@ class Matmuls:
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
         constants = {"THREADS": THREADS, "SPAN": project_span(matrix.columns), "BARE": True}
-        tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1.0, self.eps), constants)
+        tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1, 1.0, self.eps), constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
         """Whether the product with this matrix can put its input together itself."""
@@ -210,7 +211,8 @@ class Matmuls:
             offset += matrix.rows
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
-        """Makes z [rows, T·R], an input as adapters see it; gives back the input that their group then takes."""
+        """Makes z [rows, T·R], of a few rows in shares, an input as adapters see it; gives back the input that their
+        group then takes."""
         if rows <= self.few:
             return self._project_few(tape, low, rows, source, z)
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
@@ -220,14 +222,15 @@ class Matmuls:
     def _project_few(self, tape: Tape, low: Low, rows: int, source: Input | Joined, z: Binding) -> Binding:
         """The same of a few rows, which may have yet to be put together."""
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
-        grid, columns = [low.columns, rows], low.a.columns
+        grid, columns, shares = [low.columns, rows], low.a.columns, low.shares
         if isinstance(source, Residual | Joined):
             bindings |= {**source.bindings(), "x_out": source.x}
-            params = (low.a.blocks, source.scale, self.eps, *source.params(rows))
+            params = (low.a.blocks, shares, source.scale, self.eps, *source.params(rows))
             tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
             return source.x
-        constants = {"THREADS": THREADS, "SPAN": project_span(columns)}
-        tape.run("low_project", grid, {**bindings, "x": source}, (low.a.blocks, 1.0, self.eps), constants)
+        constants = {"THREADS": THREADS, "SPAN": project_span(-(-columns // shares))}
+        params = (low.a.blocks, shares, 1.0, self.eps)
+        tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
         return source
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
@@ -344,7 +347,7 @@ class Matmuls:
         if result.low is not None:
             constants["LOW"] = True
             bindings |= result.low_bindings()
-            low = result.low_params(part.first)
+            low = (*result.low_params(part.first, result.low.shares), result.low.shares)
         if result.then:
             constants[result.then] = True
         if picked is not None:

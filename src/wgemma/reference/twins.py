@@ -120,6 +120,17 @@ def capped(y: Array, cap: float) -> Array:
     return softcap(wide(y), cap or None)
 
 
+def low_project(a: Array, x: Array, scales: Array, shares: int, *, made: bool) -> Array:
+    """scales[n] · Σ_k a[n, k] · x[r, k]: [R, N, shares], each share of so many vectors of four; `made`, all in the
+    first."""
+    each = 4 * -(-(a.shape[1] // 4) // shares)
+    z: Array = np.zeros((len(x), len(a), shares))
+    for share in range(1 if made else shares):
+        some = slice(None) if made else slice(share * each, (share + 1) * each)
+        z[:, :, share] = linear(a[:, some], x[:, some]) * wide(scales)
+    return z
+
+
 def low(z: Array, b: Array, targets: NDArray[np.int64]) -> Array:
     """low_add, and matvec with LOW: what adapters add to y, Σ_j z[r, targets[n], j] · b[j, n], of z [R, T, rank]."""
     y: Array = np.einsum("rnj,jn->rn", wide(z)[:, targets], wide(b))

@@ -75,6 +75,7 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q4_K", 8, 130, 768, {"low": "alternate", "mode": "GEGLU", "most": 22, "lanes": 16}),
         (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
         (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
+        (True, "Q4_0", 2, 67, 288, {"low": "apart", "shares": 3}),
         (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": EIGHT_BITS, "lanes": 16, "mode": "GEGLU"}),
         (False, "Q6_K", 2, 130, 2304, {"source": "norm", "largest": EIGHT_BITS, "lanes": 32}),
         (False, "Q4_0", 3, 33, 96, {"largest": EIGHT_BITS, "extreme": "nan"}),
@@ -118,13 +119,14 @@ def _matvec(
     extreme: str = "",
     cap: float = 3.0,
     low: str = "",
+    shares: int = 1,
     slices: int = SLICES,
     depth: int = 1,
     largest: int = 0,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
-    how the targets of an adapter lie, if there is one; with `largest` x becomes integers up to that where the device
-    can."""
+    how the targets of an adapter lie, if there is one, whose z is in `shares`; with `largest` x becomes integers up to
+    that where the device can."""
     largest = largest if lab.device.subgroup_size > 1 else 0
     matrix, w = lab.weights(kind, n, columns, most)
     width = n // 2 if mode == "GEGLU" else n
@@ -143,7 +145,7 @@ def _matvec(
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, lanes, slices, depth=depth, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
-    adapter = _Adapter(lab, len(picked), n, low)
+    adapter = _Adapter(lab, len(picked), n, low, shares)
     constants["LOW"] = bool(low)
     bindings |= adapter.bindings
     for part in matrix.parts:
@@ -162,6 +164,7 @@ def _matvec(
             0,
             0,
             *adapter.params(part.first),
+            *((shares,) if low else ()),
         )
         grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
@@ -201,21 +204,21 @@ def _pieces(lab: Lab, rows: int, heads: int, head: int, splits: int) -> tuple[Jo
 
 class _Adapter:
     """What an adapter of random numbers adds to n results of each row: those from FIRST on of a group. Its targets lie
-    one behind the other ("apart") or by turns ("alternate"); without either it is none."""
+    one behind the other ("apart") or by turns ("alternate"); without either it is none. Every z is in `shares`."""
 
     FIRST, RANK = 4, 19
 
-    def __init__(self, lab: Lab, rows: int, n: int, how: str) -> None:
+    def __init__(self, lab: Lab, rows: int, n: int, how: str, shares: int = 1) -> None:
         self.how, count, width = how, 2 if how == "alternate" else 3, n + 9
         self.edges = (self.FIRST + n // 3, self.FIRST + n // 2)
-        z, b = lab.normal(rows, count, self.RANK), lab.normal(self.RANK, width)
+        z, b = lab.normal(rows, count, self.RANK, shares), lab.normal(self.RANK, width)
         self.bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b)}
-        self.shape = (self.RANK, count * self.RANK, width)
+        self.shape = (self.RANK * shares, count * self.RANK * shares, width)
         at = self.FIRST + np.arange(n)
         apart = (at >= self.edges[0]).astype(np.int64) + (at >= self.edges[1])
         self.adds: Array = np.zeros((rows, n))
         if how:
-            self.adds = twins.low(z, b[:, at], at % 2 if how == "alternate" else apart)
+            self.adds = twins.low(twins.wide(z).sum(-1), b[:, at], at % 2 if how == "alternate" else apart)
 
     def params(self, first: int = 0) -> tuple[int, ...]:
         if not self.how:
@@ -346,6 +349,8 @@ def _low_cases() -> Iterator[Case]:
     yield case(_low_add, False, rows=5, n=70, low="apart", cap=3.0, extreme="nan")
     for source, columns in (("", 2112), ("", 96), ("", 13312), ("norm", 2112), ("sum", 288)):
         yield case(_low_project, columns != 96, rows=3, n=7, columns=columns, source=source)
+    for source in ("", "norm"):
+        yield case(_low_project, True, rows=2, n=5, columns=2144, source=source, shares=3)
     yield case(_low_project, True, rows=2, n=5, columns=2816, source="", bare=True)
     for rows, heads, head, splits in ((2, 9, 256, 4), (3, 5, 32, 3), (1, 64, 64, 2)):
         options = {"rows": rows, "heads": heads, "head": head, "splits": splits}
@@ -370,12 +375,14 @@ def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, ex
     return Outcome((lab.read(room),), (framed(expected),), F32)
 
 
-def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False) -> Outcome:
+def _low_project(
+    lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False, shares: int = 1
+) -> Outcome:
     """`source` as in matvec's cases; `bare` without scales."""
     a, x, scale = lab.normal(n, columns), lab.normal(rows, columns), 0.7
     scales = np.ones(n) if bare else lab.normal(n)
     v = kept = untouched(rows, columns)
-    h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n)
+    h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n * shares)
     bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "h_out": h_out, "x_out": x_out}
     if source:
         o, norms = lab.normal(rows, columns), lab.norms(2, columns)
@@ -385,9 +392,10 @@ def _low_project(lab: Lab, rows: int, n: int, columns: int, source: str, bare: b
     else:
         bindings["x"] = lab.put(x)
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
-    constants |= {"PAIRS": pairs(columns), "SPAN": project_span(columns), "BARE": bare}
-    lab.run("low_project", [n, rows], bindings, (columns // 32, scale, EPS), constants)
-    expected = twins.linear(a, x) * twins.wide(scales)
+    constants |= {"PAIRS": pairs(columns), "SPAN": project_span(columns // shares), "BARE": bare}
+    grid = [n, rows] if source else [n, rows, shares]
+    lab.run("low_project", grid, bindings, (columns // 32, shares, scale, EPS), constants)
+    expected = twins.low_project(a, x, scales, shares, made=bool(source))
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))
     return Outcome(written, (framed(expected), framed(v), framed(kept)), F32)
 
@@ -397,7 +405,7 @@ def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int)
     a, scales, z = lab.normal(n, columns), lab.normal(n), lab.out(rows * n)
     joined, x = _pieces(lab, rows, heads, head, splits)
     bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "x_out": joined.x}
-    params = (columns // 32, 1.0, EPS, *joined.params(rows))
+    params = (columns // 32, 1, 1.0, EPS, *joined.params(rows))
     constants = {"THREADS": THREADS, **joined.constants(columns)}
     lab.run("low_project", [n, rows], {**bindings, **joined.bindings()}, params, constants)
     expected = twins.linear(a, x) * twins.wide(scales)
