@@ -179,12 +179,14 @@ class NativeDevice:
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         assert isinstance(buffer, NativeBuffer)
         data = memoryview(data).cast("B")
-        rest = len(data) % 4
-        if rest:
-            data = bytes(data) + bytes(4 - rest)
+        whole = len(data) // 4 * 4
         self.check()
         try:
-            self._device.queue.write_buffer(buffer.handle, offset, data)
+            if whole:
+                self._device.queue.write_buffer(buffer.handle, offset, data[:whole])
+            if whole < len(data):  # the GPU takes words; only the last is filled up, for a copy of all takes its time
+                rest = bytes(data[whole:]).ljust(4, b"\0")
+                self._device.queue.write_buffer(buffer.handle, offset + whole, rest)
         except wgpu.GPUError as trouble:
             raise self.trouble("the GPU took no data", trouble) from None
 

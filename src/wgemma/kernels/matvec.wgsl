@@ -46,7 +46,6 @@ struct Params {
   edge1: u32,
   edge2: u32,
   alternate: u32,
-  shares: u32,    // that every z is in: to be added up
 //#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
@@ -247,11 +246,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   var raw{{d}}_{{i}} = fetch(row{{i}}, held(lane + {{d}}u * LANES));
 //#endfor
 //#endfor
-//#if LOW
-//#for i in 2
-  var low{{i}} = low_share(group.y, row{{i}}, lane);
-//#endfor
-//#endif
 //#if MADE
   prepare(input_row, me, group.x == 0u);
 //#if WHOLE
@@ -276,19 +270,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
   for (var first = group.x * ROWS; first < params.n; first += stride) {
     let last_rows = first + stride >= params.n;
-//#if LOW
-//#for i in 2
-    var sum{{i}} = low{{i}};
-//#endfor
-    for (var j = lane + 2u * LANES; j < params.rank; j += LANES) {
-//#for i in 2
-      sum{{i}} += z[low_z(group.y, row{{i}}) + j] * low_b(row{{i}}, j / params.shares);
-//#endfor
-    }
-//#else
 //#for i in 2
     var sum{{i}} = 0.0;
 //#endfor
+//#if LOW
+    // Here and not earlier: a longer kernel, or one that keeps more in registers, would lose more than it waits for.
+//#for i in 2
+    let z{{i}} = low_z(group.y, row{{i}});
+//#endfor
+    for (var j = lane; j < params.rank; j += LANES) {
+//#for i in 2
+      sum{{i}} += z[z{{i}} + j] * low_b(row{{i}}, j / {{SHARES}}u);
+//#endfor
+    }
 //#endif
     // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
     for (var start = 0u; start < params.blocks; start += STEP) {
@@ -335,11 +329,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
 //#endfor
     }
-//#if LOW
-//#for i in 2
-    low{{i}} = low_share(group.y, row{{i}}, lane);
-//#endfor
-//#endif
     // The lanes' sums become one.
 //#if SUBGROUPS
 //#for i in 2
@@ -393,19 +382,6 @@ fn clamped(n: u32) -> u32 {
 fn held(block: u32) -> u32 {
   return min(block, row_blocks() - 1u);
 }
-
-//#if LOW
-// What a lane's first two of z give for result n. Memory is asked for early, as with W, but nothing is kept while blocks
-// go by: a few registers more, and fewer workgroups would fit on a multiprocessor.
-fn low_share(r: u32, n: u32, lane: u32) -> f32 {
-  let at = low_z(r, n);
-  let last = params.rank - 1u;
-  let near = min(lane, last);
-  let far = min(lane + LANES, last);
-  let two = vec2<f32>(z[at + near], z[at + far]) * vec2<f32>(low_b(n, near / params.shares), low_b(n, far / params.shares));
-  return select(0.0, two.x, lane <= last) + select(0.0, two.y, lane + LANES <= last);
-}
-//#endif
 
 // Writes what rows n and n + 1 of W gave.
 fn finish(group: vec3<u32>, n: u32, sums: vec2<f32>) {

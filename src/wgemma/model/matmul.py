@@ -21,6 +21,7 @@ MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a mult
 LARGE = 5 << 18  # blocks of a matrix that is large: its kernel may be longer, and its workgroups should not make x
 REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
 MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way; of a large matrix, 1
+MOST_AHEAD = 128  # blocks of a long x that a workgroup of a mat-vec keeps in registers, for its next slice
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
@@ -347,7 +348,8 @@ class Matmuls:
         if result.low is not None:
             constants["LOW"] = True
             bindings |= result.low_bindings()
-            low = (*result.low_params(part.first, result.low.shares), result.low.shares)
+            constants["SHARES"] = result.low.shares
+            low = result.low_params(part.first, result.low.shares)
         if result.then:
             constants[result.then] = True
         if picked is not None:
@@ -454,6 +456,8 @@ def matvec_shape(device: Device, matrix: Matrix, lanes: int, depth: int, slices:
     """The constants for so many lanes with so many blocks of a row each, and room for `slices` blocks of x."""
     step = lanes * depth
     turns = -(-matrix.blocks // step)
+    if matrix.blocks > slices:
+        slices = max(step, min(slices, MOST_AHEAD))
     slice_turns = -(-turns // -(-turns // (slices // step)))  # all slices alike, or nearly so
     within = min(lanes, device.lanes("matvec"))
     return {

@@ -146,7 +146,7 @@ def _matvec(
     constants = _shared_out(lab, matrix, lanes, slices, depth=depth, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
     adapter = _Adapter(lab, len(picked), n, low, shares)
-    constants["LOW"] = bool(low)
+    constants |= {"LOW": bool(low), "SHARES": shares}
     bindings |= adapter.bindings
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
@@ -164,7 +164,6 @@ def _matvec(
             0,
             0,
             *adapter.params(part.first),
-            *((shares,) if low else ()),
         )
         grid = [_fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
