@@ -46,7 +46,9 @@ def test_text_is_cut_into_full_tiles_and_a_rest() -> None:
     assert passes(1000, []) == [(512, 512), (488, 512)]
     assert passes(3, []) == [(3, 4)]
     assert passes(40, []) == [(32, 32), (8, 8)]
-    assert passes(41, []) == [(32, 32), (9, 32)]
+    assert passes(41, []) == [(32, 32), (8, 8), (1, 1)]
+    assert passes(24, []) == [(8, 8)] * 3
+    assert passes(25, []) == [(25, 32)]
 
 
 def test_an_image_takes_the_text_behind_it_along_and_waits_for_the_text_before() -> None:

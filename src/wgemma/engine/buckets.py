@@ -9,6 +9,7 @@ from wgemma.engine.soft import outside
 from wgemma.errors import SettingsError
 
 FEW_ROWS = (1, 2, 4, 8)
+FEW_PASSES = 3  # of the most of these take no longer than a tile of many rows, on large GPUs and on none
 TILES = (32, 128, 512)
 
 
@@ -30,10 +31,11 @@ def share(waiting: int, images: Sequence[tuple[int, int]], chunk: int, most: int
 
 
 def bucket(count: int, chunk: int) -> int:
-    """The rows to compute at once for `count` waiting ones: few exactly, many in tiles that are at least half full."""
-    for size in FEW_ROWS:
-        if count <= size <= chunk:
-            return size
+    """The rows to compute at once for `count` waiting ones: few exactly, or few at a time; many in tiles that are at
+    least half full."""
+    few = [size for size in FEW_ROWS if size <= chunk]
+    if count <= FEW_PASSES * few[-1]:
+        return next((size for size in few if count <= size), few[-1])
     tiles = _tiles(chunk)
     fitting = [size for size in tiles if count > size // 2]
     return fitting[-1] if fitting else tiles[0]
