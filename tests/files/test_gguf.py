@@ -177,6 +177,13 @@ def test_a_string_of_an_array_that_is_not_text_is_refused_when_it_is_read() -> N
             read()
 
 
+def test_a_character_cut_in_two_by_the_end_of_a_string_is_no_text() -> None:
+    """Not even where the next string's length would complete it."""
+    strings = Gguf.open(file(keys=listing("k", 8, 2, string(b"\xe2\x96") + string("x" * 0x81)))).metadata["k"]
+    with pytest.raises(GgufError, match="at byte 57: a string in an array is not UTF-8"):
+        list(strings.batches())
+
+
 def test_a_string_in_an_array_has_the_same_cap_as_any_other() -> None:
     data = listing("k", 8, 1, struct.pack("<Q", MAX_STRING + 1) + bytes(MAX_STRING + 1))
     with pytest.raises(GgufError, match=f"at most {MAX_STRING} are possible"):
@@ -324,6 +331,10 @@ def test_arrays_behave_as_sequences() -> None:
     assert (list(numbers), numbers[-1], numbers[1:]) == ([1, 2, 3], 3, [2, 3])
     assert flags[0] is True
     assert flags[:] == [True, False]
+    assert [repr(flag) for flag in flags] == ["True", "False"]
+    assert words.utf8(2) == "▁é".encode()
+    assert [*words.batches()] == [[b"x", b"", "▁é".encode()]]
+    assert StringArray.of(words) == words
     assert (list(words), words[-1], words[:2], "▁é" in words) == (["x", "", "▁é"], "▁é", ["x", ""], True)
     assert (numbers == (1, 2, 3), numbers == "123", words == ["x"]) == (True, False, False)
     assert repr(numbers) == "[1, 2, 3]"

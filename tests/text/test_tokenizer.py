@@ -213,6 +213,12 @@ def test_tokens_that_bridge_words_are_never_cut(glue: str) -> None:
     assert tokenizer.encode(text) == [2, 3, 2, 3]
 
 
+def test_plain_lists_make_a_tokenizer_too() -> None:
+    tokenizer = Tokenizer(["a", "▁", "a▁", "<eos>"], [1, 1, 1, 3], ["a ▁"])
+    assert tokenizer.encode("a aa <eos>", special=True) == [2, 0, 2, 3]
+    assert tokenizer.decode([2, 0, 3]) == "a a<eos>"
+
+
 # -- vocabularies that cannot be used
 
 GOOD = {
@@ -341,7 +347,7 @@ def bytes_kept(*roots: Any) -> int:
 def test_header_and_tokenizer_keep_little(header: Gguf, real: Tokenizer) -> None:
     assert len(real) == 262_144
     real.forget()
-    assert 40e6 < bytes_kept(header, real) < 100e6
+    assert 20e6 < bytes_kept(header, real) < 40e6
 
 
 def words(dice: random.Random) -> Iterator[str]:

@@ -8,9 +8,9 @@ memory grows beyond a small multiple of the header's own bytes.
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from struct import Struct
 from struct import error as struct_error
@@ -41,6 +41,7 @@ _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
     17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
 }  # fmt: skip
+_BATCH = 4096  # strings to handle at a time
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 
@@ -76,6 +77,9 @@ class NumberArray(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def __iter__(self) -> Iterator[Any]:
+        return map(bool, self._numbers) if self._boolean else iter(self._numbers)
+
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
@@ -93,17 +97,27 @@ class NumberArray(Sequence[Any]):
 
 
 class StringArray(Sequence[str]):
-    """An array of strings from the metadata, kept as the file's bytes and decoded one by one when asked for."""
+    """An array of strings from the metadata, kept as the file's bytes and decoded one by one when asked for.
+
+    String i is `data[starts[i] + 8 : starts[i + 1]]`, behind its length; `starts` has one more past the last string.
+    """
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, data: bytes, starts: "array[int]", file_offset: int) -> None:
-        self._data = data
-        self._starts = starts  # of each string's 8-byte length, and one more past the last string
+        self.data = data
+        self.starts = starts
         self._file_offset = file_offset
 
+    @classmethod
+    def of(cls, strings: Iterable[str]) -> "StringArray":
+        """Strings that are in no file yet."""
+        coded = [string.encode() for string in strings]
+        data = b"".join([_U64.pack(len(string)) + string for string in coded])
+        return cls(data, array("I", accumulate((8 + len(string) for string in coded), initial=0)), 0)
+
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -116,18 +130,35 @@ class StringArray(Sequence[str]):
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self._decode(self._starts[index], self._starts[index + 1])
+        return self._decode(self.starts[index], self.starts[index + 1])
 
     def __iter__(self) -> Iterator[str]:
-        start = self._starts[0]
+        start = self.starts[0]
         decode = self._decode
-        for end in self._starts[1:]:
+        for end in self.starts[1:]:
             yield decode(start, end)
             start = end
 
+    def utf8(self, index: int) -> bytes:
+        """A string as the file has it; not checked."""
+        return self.data[self.starts[index] + 8 : self.starts[index + 1]]
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """All strings as the file has them, checked, some thousands at a time: far faster than one by one."""
+        data = self.data
+        for first in range(0, len(self), _BATCH):
+            starts = self.starts[first : first + _BATCH + 1]
+            batch = [data[start + 8 : end] for start, end in pairwise(starts)]
+            try:
+                b"\0".join(batch).decode()  # no character reaches across a zero
+            except UnicodeDecodeError:
+                for start, end in pairwise(starts):
+                    self._decode(start, end)  # says which it is
+            yield batch
+
     def _decode(self, start: int, end: int) -> str:
         try:
-            return self._data[start + 8 : end].decode()
+            return self.data[start + 8 : end].decode()
         except UnicodeDecodeError:
             raise GgufError(f"at byte {self._file_offset + start + 8}: a string in an array is not UTF-8.") from None
 

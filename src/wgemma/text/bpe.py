@@ -1,16 +1,15 @@
 """Byte-pair merging over token ids: repeatedly joins the neighbouring pair of the lowest rank, left-most first.
 
-Knows numbers only: what a symbol stands for, and what becomes of one that is in no vocabulary, is the tokenizer's
-business. Symbols below zero belong to no pair.
+Knows numbers only: what a symbol stands for, which pairs there are, and what becomes of a symbol that is in no
+vocabulary, is the tokenizer's business. Symbols below zero belong to no pair.
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-ID_BITS, RANK_BITS = 21, 22  # left, right and rank share one 64-bit word
-MAX_IDS, MAX_MERGES = 1 << ID_BITS, (1 << RANK_BITS) - 1
+ID_BITS = 21
+MAX_IDS, MAX_MERGES = 1 << ID_BITS, (1 << 22) - 1
 _NEVER = MAX_MERGES  # the rank of a pair that does not merge
 _SCAN = 32  # up to so many symbols a scan for the minimum beats a heap
 _PIECE = 24  # how much of a long run is merged at a time
@@ -19,17 +18,12 @@ _SEEN_PIECES = 1 << 10
 
 
 class Merges:
-    """The merge table: half a million pairs in 6 MB, because a dict of them would take fifty."""
+    """`find` gives the rank of a pair, below `count`, and the id that it becomes, or None; an id stands for one text,
+    however it is made. It is asked when a pair is met, and the answer is remembered."""
 
-    def __init__(self, merges: Iterable[tuple[int, int, int]]) -> None:
-        """`merges` are (left, right, joined) ids in order of rank; an id stands for one text, however it is made."""
-        words, joined = [], array("I")
-        for rank, (left, right, result) in enumerate(merges):
-            words.append(left << (ID_BITS + RANK_BITS) | right << RANK_BITS | rank)
-            joined.append(result)
-        words.sort()
-        self._words = array("Q", words)
-        self._joined = joined
+    def __init__(self, find: Callable[[int, int], tuple[int, int] | None], count: int) -> None:
+        self._find = find
+        self._joined = array("I", bytes(4 * count))  # by rank, for every pair that was found
         self._hot: dict[int, int] = {}
 
     def _rank(self, left: int, right: int) -> int:
@@ -38,11 +32,11 @@ class Merges:
             return _NEVER
         if len(self._hot) >= _HOT_PAIRS:
             self._hot.clear()
-        key = left << ID_BITS | right
-        at = bisect_left(self._words, key << RANK_BITS)
-        found = at < len(self._words) and self._words[at] >> RANK_BITS == key
-        rank = self._words[at] & MAX_MERGES if found else _NEVER
-        self._hot[key] = rank
+        rank = _NEVER
+        if found := self._find(left, right):
+            rank, joined = found
+            self._joined[rank] = joined
+        self._hot[left << ID_BITS | right] = rank
         return rank
 
     def forget(self) -> None:

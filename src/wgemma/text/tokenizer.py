@@ -8,11 +8,13 @@ text unless the caller says that special tokens may be recognised in it. Nothing
 import re
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from wgemma.errors import GgufError
-from wgemma.files.gguf import Gguf
+from wgemma.files.gguf import Gguf, StringArray
 from wgemma.text.bpe import MAX_IDS, MAX_MERGES, Merges
+from wgemma.text.vocabulary import Memo, Vocabulary
 
 SPACE = "▁"
 STOP_TEXTS = ("<eos>", "<turn|>", "<|tool_response>")  # each ends the model's turn
@@ -24,19 +26,20 @@ MARKUP = frozenset(
 _CONTROL, _USER_DEFINED, _UNKNOWN = 3, 4, 2
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_CACHED_WORDS, _CACHED_LENGTH = 1 << 15, 64
+_SPACE_UTF8, _NEWLINE = SPACE.encode(), ord("\n")
+_CACHED_WORDS, _CACHED_LENGTH, _CACHED_CHARACTERS = 1 << 15, 64, 1 << 16
 
 
 class Tokenizer:
     """One vocabulary. `special` maps the text of every special token to its id."""
 
     def __init__(
-        self, tokens: Sequence[str], types: Sequence[int], merges: Iterable[str], stop_ids: Iterable[int] = ()
+        self, tokens: Sequence[str], types: Sequence[int], merges: Sequence[str], stop_ids: Iterable[int] = ()
     ) -> None:
-        self._tokens = tokens
-        self._ids: dict[str, int] = {}
-        for token_id, token in enumerate(tokens):
-            self._ids.setdefault(token, token_id)
+        self._tokens = tokens = _string_array(tokens)
+        bridges: list[bytes] = []
+        vocabulary = Vocabulary(tokens, _string_array(merges), lambda batch: bridges.extend(_possible_bridges(batch)))
+        self._vocabulary = vocabulary
         kinds = (_CONTROL, _USER_DEFINED, _UNKNOWN)
         self.special = {tokens[i]: i for i, kind in enumerate(types) if kind in kinds and tokens[i]}
         self._special_ids = frozenset(self.special.values())
@@ -44,8 +47,9 @@ class Tokenizer:
         self._special_lengths = sorted({len(text) for text in self.special}, reverse=True)
         self._byte_ids = self._find_bytes()
         self._byte_values = {token_id: value for value, token_id in enumerate(self._byte_ids) if token_id >= 0}
-        self._words = _word_pattern(token for token in self._ids if token not in self.special)
-        self._merges = Merges(self._read_merges(merges))
+        self._words = _word_pattern(token for token in map(bytes.decode, bridges) if token not in self.special)
+        self._symbols = Memo(partial(_symbol, vocabulary), _CACHED_CHARACTERS)
+        self._merges = Merges(vocabulary.join, len(merges))
         self._cache: dict[str, list[int]] = {}
         # A stop token is one of the texts that end a turn, or what the file says; `</s>` is ordinary text here.
         ends = {self.special[text] for text in STOP_TEXTS if text in self.special}
@@ -154,8 +158,7 @@ class Tokenizer:
             extend(known)
 
     def _encode_word(self, word: str) -> list[int]:
-        get = self._ids.get
-        symbols = self._merges.apply([get(character, ~ord(character)) for character in word])
+        symbols = self._merges.apply([*map(self._symbols.__getitem__, word)])
         if min(symbols) >= 0:
             return symbols
         spelled: list[int] = []
@@ -175,6 +178,8 @@ class Tokenizer:
     def forget(self) -> None:
         """Empties the caches, for measurements that must not be helped by what came before."""
         self._cache.clear()
+        self._symbols.clear()
+        self._vocabulary.forget()
         self._merges.forget()
 
     # -- ids to strings
@@ -193,16 +198,22 @@ class Tokenizer:
 
     def _find_bytes(self) -> "array[int]":
         """The id of the token for each byte value, −1 where there is none. Ollama types them as normal tokens."""
-        return array("i", (self._ids.get(f"<0x{value:02X}>", -1) for value in range(256)))
+        return array("i", (self._vocabulary.id(f"<0x{value:02X}>") for value in range(256)))
 
-    def _read_merges(self, merges: Iterable[str]) -> Iterator[tuple[int, int, int]]:
-        """(left, right, joined) ids; a merge of pieces outside the vocabulary could never show and is left out."""
-        get = self._ids.get
-        for merge in merges:
-            cut = merge.find(" ", 1)
-            left, right, joined = get(merge[:cut]), get(merge[cut + 1 :]), get(merge[:cut] + merge[cut + 1 :])
-            if cut > 0 and left is not None and right is not None and joined is not None:
-                yield left, right, joined
+
+def _string_array(strings: Sequence[str]) -> StringArray:
+    return strings if isinstance(strings, StringArray) else StringArray.of(strings)
+
+
+def _symbol(vocabulary: Vocabulary, character: str) -> int:
+    """What a character begins as: the id of its token, or its number inverted where it has none."""
+    found = vocabulary.id(character)
+    return found if found >= 0 else ~ord(character)
+
+
+def _possible_bridges(tokens: list[bytes]) -> list[bytes]:
+    """Those among many tokens that could matter to `_word_pattern`: '▁' behind something, or a newline."""
+    return [token for token in tokens if token.rfind(_SPACE_UTF8) > 0 or _NEWLINE in token]
 
 
 def _word_pattern(tokens: Iterable[str]) -> "re.Pattern[str]":

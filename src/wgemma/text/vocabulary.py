@@ -1,0 +1,90 @@
+"""Which token a text is, and what two tokens join to, looked up in the file's own bytes.
+
+A prompt asks for a few thousand of half a million merges, so none is taken apart beforehand: an index tells by a text's
+hash where in its array the text may stand, and what stands there is compared. Beside a string this keeps some 8 bytes,
+a dict would keep a hundred; and loading does not wait for three look-ups per merge.
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import TypeVar
+
+from wgemma.files.gguf import StringArray
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SPACE = ord(" ")
+_HOT_TEXTS = 1 << 14
+
+
+class Memo(dict[K, V]):
+    """Answers by question; what is not known yet is asked of `answer`. Starts anew when it has grown to `most`."""
+
+    def __init__(self, answer: Callable[[K], V], most: int) -> None:
+        self._answer = answer
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = value = self._answer(key)
+        return value
+
+
+class Index:
+    """Finds strings in an array of many. `seen` is shown them all as they pass, because reading them takes time."""
+
+    def __init__(self, strings: StringArray, seen: Callable[[list[bytes]], None] = lambda batch: None) -> None:
+        self._data, self._starts = strings.data, strings.starts
+        hashes = array("q")
+        for batch in strings.batches():
+            hashes.extend(map(hash, batch))
+            seen(batch)
+        # The strings of one slot are a chain of places: 1 is the first string's, 0 the end of the chain.
+        self._mask = mask = (1 << len(strings).bit_length()) - 1
+        self._first = first = array("I", bytes(4 * (mask + 1)))
+        self._next = following = array("I", bytes(4 * (len(strings) + 1)))
+        place = len(strings)
+        for value in reversed(hashes):  # backwards, so that the first of equal strings comes first in its chain
+            slot = value & mask
+            following[place] = first[slot]
+            first[slot] = place
+            place -= 1
+
+    def find(self, text: bytes) -> int:
+        """Where `text` stands first in the array, −1 if it does not."""
+        place = self._first[hash(text) & self._mask]
+        while place:
+            if self._data[self._starts[place - 1] + 8 : self._starts[place]] == text:
+                return place - 1
+            place = self._next[place]
+        return -1
+
+
+class Vocabulary:
+    """Tokens and the merges between them, as a file lists them. `seen` is shown all tokens."""
+
+    def __init__(self, tokens: StringArray, merges: StringArray, seen: Callable[[list[bytes]], None]) -> None:
+        self._texts = Memo(tokens.utf8, _HOT_TEXTS)
+        self._ids = Index(tokens, seen)
+        self._ranks = Index(merges)
+
+    def id(self, text: str) -> int:
+        """The id of a token, the first of equals; −1 for any other text."""
+        return self._ids.find(text.encode())
+
+    def join(self, left: int, right: int) -> tuple[int, int] | None:
+        """The rank of the merge of two tokens and the id of what it makes; None where no merge is listed, or one that
+        makes no token."""
+        before, after = self._texts[left], self._texts[right]
+        joined = self._ids.find(before + after)  # first, because most pairs make no token
+        if joined < 0:
+            return None
+        rank = self._ranks.find(before + b" " + after)
+        # In the file a merge's left part ends at the first space that has something before it.
+        return (rank, joined) if rank >= 0 and before and _SPACE not in before[1:] else None
+
+    def forget(self) -> None:
+        """Empties the cache of tokens' texts."""
+        self._texts.clear()
