@@ -129,6 +129,7 @@ class Bench:
         kernels: dict[str, Callable[[], Iterator[Figure]]] = {
             "matvec": self.matvec,
             "tile": self.tile,
+            "tile_bytes": self.tile_bytes,
             "tile_back": self.tile_back,
             "attention": self.attention,
             "attention_tile": self.attention_tile,
@@ -205,6 +206,10 @@ class Bench:
             size = nbytes(matrix) + x.size + 4 * pairs * each
             return self._figure("tile", f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)
 
+    def tile_bytes(self) -> Iterator[Figure]:
+        """Without the rounding of the input."""
+        yield from self._tiles("tile_bytes")
+
     def tile_back(self) -> Iterator[Figure]:
         yield from self._tiles("tile_back")
 
@@ -215,6 +220,8 @@ class Bench:
                 continue
             with Lab(self.device, 1) as lab:
                 matrix = self._matrix(lab, kind, columns, count)
+                if kernel == "tile_bytes" and not matrix.planes.quick:
+                    continue
                 for rows in (self.rows,) if self.quick else sorted({32, self.rows}):
                     x, y = self._numbers(lab, rows * columns), self._numbers(lab, rows * matrix.rows)
                     size = nbytes(matrix) + 4 * rows * (columns + matrix.rows)
@@ -234,6 +241,10 @@ class Bench:
         if kernel == "tile":
             params: tuple[Number, ...] = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0.0)
             tape.run(kernel, [-(-matrix.rows // 64), high], {**part.bindings(), "x": x, "y": y}, params, constants)
+        elif kernel == "tile_bytes":
+            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0)
+            bound: dict[str, Binding] = {**part.bindings(), "bytes": x, "y": y}
+            tape.run(kernel, [-(-matrix.rows // 64), high], bound, params, constants | {"QUICK": True})
         else:
             params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0)
             bindings: dict[str, Binding] = {**part.bindings(), "dy": y, "dx": x}

@@ -62,10 +62,10 @@ def load(target: str | Path | None = None, **options: Any) -> "Model":
 
     Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
     "f32"), precision ("exact", or "fast": inputs of a few rows' products in eight bits, around attention in sixteen,
-    where the GPU multiplies those; prompts are computed alike), ple ("auto", "gpu", "host"), memory (bytes of the GPU
-    to stay within), projector (the file of its vision and audio towers, where they are not its own), adapter (a PEFT
-    folder or .gguf adapter, a list of them, or a dict of such by name), progress (called with the bytes of every piece
-    loaded).
+    where the GPU multiplies those; of a prompt's products the feed-forward ones take eight bits, all others f32), ple
+    ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the file of its vision and audio
+    towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict of such by
+    name), progress (called with the bytes of every piece loaded).
     """
     return run(aload(target, **options))
 

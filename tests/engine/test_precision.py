@@ -9,7 +9,6 @@ import pytest
 
 import wgemma
 from wgemma.gpu.native import NativeDevice
-from wgemma.model import matmul
 from wgemma.reference.twins import Array
 
 STORY = "Mia has a red boat and a blue hat. What color is the hat? What is 17 plus 25?"
@@ -40,33 +39,21 @@ def log_softmax(values: Array) -> Array:
     return normal
 
 
-def test_a_fast_prompt_is_an_exact_one(gpu: NativeDevice) -> None:
-    exact, fast = (logits(gpu, None, precision, None, chunk=64) for precision in ("exact", "fast"))
-    np.testing.assert_array_equal(fast, exact)
-
-
-def test_so_it_is_where_each_row_goes_to_its_experts_alone(
-    gpu: NativeDevice, shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matmul, "CROWD", 1 << 30)  # as in 26B-A4B, with many more experts, up to 63 rows do
-    target, ids = shared / "models/tiny-26b-a4b-Q4_K_M.gguf", list(range(2, 22))
-    exact, fast = (logits(gpu, target, precision, ids, chunk=20) for precision in ("exact", "fast"))
-    np.testing.assert_array_equal(fast, exact)
-
-
-def test_fast_is_near_exact_on_the_embedded_model(gpu: NativeDevice) -> None:
-    exact, fast = (log_softmax(logits(gpu, None, precision, None, chunk=1)) for precision in ("exact", "fast"))
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_fast_is_near_exact_on_the_embedded_model(gpu: NativeDevice, chunk: int) -> None:
+    exact, fast = (log_softmax(logits(gpu, None, precision, None, chunk)) for precision in ("exact", "fast"))
     divergence = (np.exp(exact) * (exact - fast)).sum(-1)
     assert 0 < divergence.mean() <= 0.005
     assert divergence.max() <= 0.05
 
 
+@pytest.mark.parametrize("chunk", [1, 64])
 @pytest.mark.parametrize(("model", "quantisation", "text", "most"), LLAMA_CPP)
 def test_fast_is_no_further_off_than_llama_cpp(
-    shared: Path, gpu: NativeDevice, model: str, quantisation: str, text: str, most: float
+    shared: Path, gpu: NativeDevice, model: str, quantisation: str, text: str, most: float, chunk: int
 ) -> None:
     folder = shared / f"tiny-{model}"
     ids = json.loads((folder / "golden.json").read_text())["sequences"][text]
     golden = np.load(folder / f"logits_{text}.{quantisation}.npy")
-    found = logits(gpu, shared / f"models/tiny-{model}-{quantisation}.gguf", "fast", ids, chunk=1)
+    found = logits(gpu, shared / f"models/tiny-{model}-{quantisation}.gguf", "fast", ids, chunk)
     assert 0 < np.abs(found - golden).max() <= most

@@ -26,6 +26,7 @@ from wgemma.gpu import shaders
 from wgemma.gpu.device import DEFAULT_LIMITS, Limits
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.config import Config
+from wgemma.model.matmul import Precision
 from wgemma.sync import iterate, run
 
 MODELS = [
@@ -108,23 +109,38 @@ def prepared(device: NativeDevice, path: Path, kv: str = "f16") -> None:
 # -- a sound GPU
 
 
-@pytest.mark.parametrize(("model", "kv"), [*((model, "f16") for model in MODELS), ("tiny-heads-Q4_K_M", "f32")])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        *((model, Options()) for model in MODELS),
+        ("tiny-heads-Q4_K_M", Options(kv="f32")),
+        *((model, Options(precision="fast")) for model in MODELS if "Q" in model),
+    ],
+)
 @pytest.mark.parametrize("where", ["gpu", "floor"])
 def test_every_kind_of_model_passes(
-    shared: Path, request: pytest.FixtureRequest, model: str, where: str, kv: str
+    shared: Path, request: pytest.FixtureRequest, model: str, where: str, options: Options
 ) -> None:
     device = request.getfixturevalue(where)
     before = device.allocated
     with Gguf.open(shared / f"models/{model}.gguf") as file:
         config = Config.from_gguf(file)
-        assert run(self_test(device, config, problems_of(config, file.tensors), Options(kv=kv))).wrong == frozenset()
+        assert run(self_test(device, config, problems_of(config, file.tensors), options)).wrong == frozenset()
     assert device.allocated == before
 
 
-@pytest.mark.parametrize("model", [*MODELS, "real e2b"])
-@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, Limits(binding=2 << 30, buffer=4 << 30, invocations=1024)])
+LARGE = Limits(binding=2 << 30, buffer=4 << 30, invocations=1024)
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "precision"),
+    [
+        *((model, limits, "exact") for limits in (DEFAULT_LIMITS, LARGE) for model in (*MODELS, "real e2b")),
+        *((model, LARGE, "fast") for model in ("tiny-e2b-Q4_K_M", "tiny-26b-a4b-Q4_K_M", "real e2b")),
+    ],
+)
 def test_only_pipelines_are_made_that_the_model_needs_anyway(
-    request: pytest.FixtureRequest, tmp_path: Path, model: str, limits: Limits
+    request: pytest.FixtureRequest, tmp_path: Path, model: str, limits: Limits, precision: Precision
 ) -> None:
     path = tmp_path / "e2b.gguf"
     if model == "real e2b":
@@ -132,13 +148,16 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
     else:
         path = request.getfixturevalue("shared") / f"models/{model}.gguf"
     testing, working = FakeDevice(limits), FakeDevice(limits)
+    testing.subgroup_size = working.subgroup_size = 32 if precision == "fast" else 1
+    options = Options(ple="gpu", precision=precision)
     with Gguf.open(path) as file:
         config = Config.from_gguf(file)
-        run(self_test(testing, config, problems_of(config, file.tensors), Options()))  # type: ignore[arg-type]
-        session = Session(run(Engine.load(working, file, Options(ple="gpu"))))  # type: ignore[arg-type]
+        run(self_test(testing, config, problems_of(config, file.tensors), options))  # type: ignore[arg-type]
+        session = Session(run(Engine.load(working, file, options)))  # type: ignore[arg-type]
         for ids in (IDS, [2] * 100):  # a short prompt and a long one
             list(iterate(session.generate(ids, Sampling(), 3)))
     assert testing.kernels.keys() <= working.kernels.keys()
+    assert ("tile_bytes" in {name for name, _ in testing.kernels}) == (precision == "fast")
 
 
 def test_the_answers_are_those_of_the_twins() -> None:
@@ -183,9 +202,18 @@ BROKEN = [
     ("tiny-26b-a4b-F16", "tile", "tile", "pair{{j}} / params.share", "pair{{j}} / 2u"),
     ("tiny-26b-a4b-F16", "group", "group", "var at = start + sums.x;", "var at = start;"),
 ]
+# The same of a model that is to be fast.
+BROKEN_FAST = [
+    ("tiny-e2b-Q4_K_M", "to_bytes", "to_bytes", "scale * sum_of(high), 0.0", "scale * sum_of(low), 0.0"),
+    ("tiny-e2b-Q4_K_M", "tile_bytes", "tile_bytes", "fetch(own_w, block + 1u)", "fetch(own_w, block)"),
+    ("tiny-e2b-Q8_0", "tile_bytes", "block_q8_0", "scale_of(raw), 0.0", "1.0, 0.0"),
+]
 
 
-@pytest.mark.parametrize(("model", "kernel", "file", "says", "instead"), BROKEN)
+@pytest.mark.parametrize(
+    ("model", "kernel", "file", "says", "instead", "precision"),
+    [*((*broken, "exact") for broken in BROKEN), *((*broken, "fast") for broken in BROKEN_FAST)],
+)
 def test_a_kernel_that_is_wrong_is_found(
     shared: Path,
     fresh: Callable[[], NativeDevice],
@@ -195,11 +223,12 @@ def test_a_kernel_that_is_wrong_is_found(
     file: str,
     says: str,
     instead: str,
+    precision: Precision,
 ) -> None:
     misspell(monkeypatch, file, says, instead)
     with Gguf.open(shared / f"models/{model}.gguf") as gguf:
         config = Config.from_gguf(gguf)
-        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options())).wrong
+        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options(precision=precision))).wrong
     assert kernel in wrong
 
 

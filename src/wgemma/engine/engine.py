@@ -94,15 +94,16 @@ def plan(config: Config, tensors: dict[str, Tensor], options: Options, context: 
             ring = ring_places(config, most_rows(config, options))
             places = ring if layer.sliding else -(-context // PAGE) * PAGE
             kv += 2 * places * layer.kv_heads * layer.head_dim * number
-    return Plan(weights, table, table_on_gpu, kv, _activations(config, options.chunk))
+    return Plan(weights, table, table_on_gpu, kv, _activations(config, options))
 
 
-def _activations(config: Config, rows: int) -> int:
+def _activations(config: Config, options: Options) -> int:
     heads = max(layer.heads * layer.head_dim for layer in config.layers)
     wide = max(layer.ffn_width for layer in config.layers)
     columns = config.ple_dim * len(config.layers)
     experts = config.experts_used * (config.width + 3 * config.expert_width)
-    return 4 * rows * (5 * config.width + 3 * heads + 3 * wide + 3 * columns + experts)
+    rounded = max(config.width, wide) * 12 // 32 if options.precision == "fast" else 0
+    return 4 * options.chunk * (5 * config.width + 3 * heads + 3 * wide + 3 * columns + experts + rounded)
 
 
 class Engine:

@@ -195,7 +195,9 @@ class Problem:
     def answer(self) -> str:
         """The name of its answer, which is the same for many widths."""
         period = period_of(self.columns) if self.columns else 0
-        mode, head = self.mode.removesuffix(" deep").removesuffix(" fine").removeprefix("tall"), self.head
+        mode, head = self.mode.removesuffix(" deep").removesuffix(" fine"), self.head
+        if self.kernel == "tile":
+            mode = mode.replace("bytes", "").replace("tall", "").strip()
         if mode in ("joined", "thin"):
             mode, head = "x", 0
         return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
@@ -209,6 +211,8 @@ class Problem:
             return {"matvec", "low_project"}
         if self.kernel == "tile" and "experts" in self.mode:
             return {"tile", "group"}
+        if self.kernel == "tile" and "bytes" in self.mode:
+            return {"tile", "tile_bytes", "to_bytes"}
         if self.kernel == "sample":
             return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
         return {self.kernel}
@@ -255,7 +259,7 @@ def layer_mode(layer: LayerConfig) -> str:
 
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
-    tall: set[str] = set()  # types with a matrix for which it is a tall one
+    tall: set[tuple[str, str]] = set()  # those with a matrix for which it is a tall one
     groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
     together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
@@ -279,12 +283,13 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         elif mode:
             yield Problem("matvec", mode + deep, tensor.type, columns)
         if mode and mode != "head":
-            key = (mode.removesuffix(" geglu") if "experts" in mode else "", tensor.type)
+            fed = "bytes" if part in ("ffn_gate", "ffn_up", "ffn_down") else ""  # if the model is to be fast
+            key = (mode.removesuffix(" geglu") if "experts" in mode else fed, tensor.type)
             narrowest[key] = min(columns, narrowest.get(key, columns))
             if rows > NARROW:
-                tall.add(tensor.type)
+                tall.add(key)
     for (mode, kind), columns in narrowest.items():
-        yield Problem("tile", mode or ("tall" if kind in tall else ""), kind, columns)
+        yield Problem("tile", f"{mode} tall".strip() if (mode, kind) in tall else mode, kind, columns)
 
 
 @cache

@@ -254,11 +254,12 @@ class Trial:
             self._crowd(problem)
             return
         matrix = self._matrices[problem.kind, problem.columns]
-        self.matmuls.narrow = 0 if problem.mode == "tall" else NARROW
+        self.matmuls.narrow = 0 if problem.mode.endswith("tall") else NARROW
         for rows in given.MANY:
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)
-            self.matmuls.linear(self.tape, matrix, rows, x, Result(y))
+            rounded = self._buffer(rows * problem.columns // 32 * 48) if problem.mode.startswith("bytes") else None
+            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, rounded=rounded))
             self._keep(problem, y)
 
     def _crowd(self, problem: Problem) -> None:

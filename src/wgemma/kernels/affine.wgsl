@@ -14,9 +14,15 @@ fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
 }
 
 //#if QUICK
-fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
-  let dm = dm_of(raw);
-  let both = products(codes_of(raw), x);
-  return dm.x * (x.scale * (both.x + both.y)) + dm.y * (x.sums.x + x.sums.y);
+fn bytes_of(raw: Raw) -> Codes {
+  return codes_of(raw);
+}
+
+fn tails_of(raw: Raw) -> vec2<f32> {
+  return dm_of(raw);
+}
+
+fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+  return tails.x * (scale * f32(both.x + both.y)) + tails.y * (sums.x + sums.y);
 }
 //#endif

@@ -3,7 +3,11 @@
 //   fetch(row, block) -> Raw      the bytes, without looking at them, so that they can be asked for early
 //   decode(raw) -> Block          the weights as eight vectors of four
 //   dot32(raw, x, sum) -> f32     their product with a block of x whose elements add up to `sum`
-//   dot_bytes(raw, x) -> f32      QUICK: the same with x in eight bits, of the types that are codes themselves
+// and with QUICK, of the types that are codes themselves, what their product with a block of bytes takes:
+//
+//   bytes_of(raw) -> Codes        the codes, a byte each
+//   tails_of(raw) -> vec2<f32>    what they are multiplied with
+//   weighed(tails, both, scale, sums) -> f32   the product, of Σ code · byte over the first and over the last sixteen
 //
 // row_blocks() is K / 32 (blocks.wgsl).
 
@@ -28,6 +32,12 @@ struct Bytes {
 //#endif
 
 //#include block_{{TYPE}}
+
+//#if QUICK
+fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
+  return weighed(tails_of(raw), products(bytes_of(raw), x), x.scale, x.sums);
+}
+//#endif
 
 fn load32(row: u32, block: u32) -> Block {
   return decode(fetch(row, block));

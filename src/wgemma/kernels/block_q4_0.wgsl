@@ -33,8 +33,15 @@ fn scale_of(raw: Raw) -> f32 {
 }
 
 //#if QUICK
-fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
-  let both = products(nibbles(raw.q), x);
-  return scale_of(raw) * (x.scale * (both.x + both.y) - 8.0 * (x.sums.x + x.sums.y));
+fn bytes_of(raw: Raw) -> Codes {
+  return nibbles(raw.q);
+}
+
+fn tails_of(raw: Raw) -> vec2<f32> {
+  return vec2<f32>(scale_of(raw), 0.0);
+}
+
+fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+  return tails.x * (scale * f32(both.x + both.y) - 8.0 * (sums.x + sums.y));
 }
 //#endif

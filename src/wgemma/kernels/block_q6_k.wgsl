@@ -53,7 +53,15 @@ fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
 }
 
 //#if QUICK
-fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
-  return dot(scales_of(raw), x.scale * products(codes_of(raw), x) - 32.0 * x.sums);
+fn bytes_of(raw: Raw) -> Codes {
+  return codes_of(raw);
+}
+
+fn tails_of(raw: Raw) -> vec2<f32> {
+  return scales_of(raw);
+}
+
+fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+  return dot(tails, scale * vec2<f32>(both) - 32.0 * sums);
 }
 //#endif

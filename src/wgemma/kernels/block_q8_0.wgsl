@@ -39,8 +39,15 @@ fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
 }
 
 //#if QUICK
-fn dot_bytes(raw: Raw, x: Bytes) -> f32 {
-  let both = products(Codes(raw.low, raw.high), x);
-  return scale_of(raw) * (x.scale * (both.x + both.y));
+fn bytes_of(raw: Raw) -> Codes {
+  return Codes(raw.low, raw.high);
+}
+
+fn tails_of(raw: Raw) -> vec2<f32> {
+  return vec2<f32>(scale_of(raw), 0.0);
+}
+
+fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+  return tails.x * (scale * f32(both.x + both.y));
 }
 //#endif

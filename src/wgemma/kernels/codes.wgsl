@@ -29,12 +29,12 @@ fn numbers(c: Codes, offset: f32) -> Block {
 
 //#if QUICK
 // Σ code · x over the first and over the last sixteen.
-fn products(c: Codes, x: Bytes) -> vec2<f32> {
+fn products(c: Codes, x: Bytes) -> vec2<i32> {
+  let sums = vec2<i32>(dot_sixteen(c.low, x.low), dot_sixteen(c.high, x.high));
 //#if FINE
-  let fine = vec2<i32>(dot_sixteen(c.low, x.fine_low), dot_sixteen(c.high, x.fine_high));
-  return vec2<f32>(256 * vec2<i32>(dot_sixteen(c.low, x.low), dot_sixteen(c.high, x.high)) + fine);
+  return 256 * sums + vec2<i32>(dot_sixteen(c.low, x.fine_low), dot_sixteen(c.high, x.fine_high));
 //#else
-  return vec2<f32>(f32(dot_sixteen(c.low, x.low)), f32(dot_sixteen(c.high, x.high)));
+  return sums;
 //#endif
 }
 

@@ -16,7 +16,7 @@ from wgemma.model.attention import SPLITS, look, put_together, store
 from wgemma.model.attention_tile import partial_room
 from wgemma.model.cache import PAGE, Places
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result
+from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result, rounds_many
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part, RowOrder, repack
@@ -71,9 +71,11 @@ SHARED = {
 
 class Scratch:
     """The activations of up to `rows` rows; what is only needed between two kernels, of `step` rows at a time. `z` has
-    as many columns as the adapters want."""
+    as many columns as the adapters want; `rounds` makes room for inputs in bytes."""
 
-    def __init__(self, device: Device, weights: TextWeights, rows: int, step: int, z: int = 0) -> None:
+    def __init__(
+        self, device: Device, weights: TextWeights, rows: int, step: int, *, z: int = 0, rounds: bool = False
+    ) -> None:
         config = weights.config
         d = config.width
         layers = config.layers
@@ -100,6 +102,8 @@ class Scratch:
             sizes |= experts.room(config, rows)
         if z:
             sizes["z"] = rows * z
+        if rounds:
+            sizes["rounded"] = rows * max(d, wide // 2) * 12 // 32
         self.rows = rows
         self.step = step
         self.z = z
@@ -115,6 +119,11 @@ class Scratch:
 
     def __getitem__(self, name: str) -> Buffer:
         return self.buffers[self._homes.get(name, name)]
+
+    @property
+    def rounded(self) -> Buffer | None:
+        """Room for a product's input in bytes, if there is any."""
+        return self.buffers.get("rounded")
 
     async def widen(self, device: Device, z: int) -> None:
         """At least so many columns of z."""
@@ -147,12 +156,16 @@ class Decoder:
         self.weights = weights
         self.precision = precision
         self.config = weights.config
-        self._take(Scratch(device, weights, rows, rows))
+        self._take(self._scratch(rows, rows))
         self.raw_table: Part | None = None  # planes of the rows the host fetched, where the table is not on the GPU
         self.raw_rows: Buffer | None = None
         inputs = weights.inputs
         if inputs is not None and inputs.table is None:
             self._make_room_for_fetched_rows(rows, device.buffer)
+
+    def _scratch(self, rows: int, step: int, z: int = 0) -> Scratch:
+        rounds = self.precision == "fast" and rounds_many(self.device)
+        return Scratch(self.device, self.weights, rows, step, z=z, rounds=rounds)
 
     def _take(self, scratch: Scratch) -> None:
         self.scratch = scratch
@@ -166,12 +179,12 @@ class Decoder:
             return
         before.free(self.device)
         try:
-            self._take(Scratch(self.device, self.weights, rows, before.step // 2 * 2, before.z))
+            self._take(self._scratch(rows, before.step // 2 * 2, before.z))
             await self.device.confirm()
         except OutOfMemory as error:
             if self.scratch is not before:
                 self.scratch.free(self.device)
-            self._take(Scratch(self.device, self.weights, before.rows, before.step, before.z))
+            self._take(self._scratch(before.rows, before.step, before.z))
             raise OutOfMemory(f"an image of up to {rows} tokens is too large here: {error} Lower its budget.") from None
 
     async def make_room_for_adapters(self, lows: Lows) -> None:
@@ -358,7 +371,8 @@ class Decoder:
         scratch = self.scratch
         self._geglu(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), scratch["act"])
         stream.advance()
-        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], Result(scratch["ffn o"]))
+        result = Result(scratch["ffn o"], rounded=scratch.rounded)
+        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
         stream.pending = scratch["ffn o"]
 
     def _geglu(self, p: Pass, layer: Layer, source: Input, y: Buffer) -> None:
@@ -379,12 +393,14 @@ class Decoder:
             z = self.scratch["z gate_up"]
             source = self.matmuls.project(tape, low, rows, source, z)
         if len(gate_up) == 1:
-            self.matmuls.linear(tape, gate_up[0], rows, source, Result(y, then="GEGLU", bare=wide, low=low, z=z))
+            result = Result(y, then="GEGLU", bare=wide, low=low, z=z, rounded=self.scratch.rounded)
+            self.matmuls.linear(tape, gate_up[0], rows, source, result)
             return
         # Two types: gate to `wide`, up behind it, then their product.
         width = gate_up[0].rows
         for i, matrix in enumerate(gate_up):
-            result = Result(wide, 2 * width, i * width, low=low, z=z, low_first=i * width)
+            place = (wide, 2 * width, i * width)
+            result = Result(*place, low=low, z=z, low_first=i * width, rounded=self.scratch.rounded)
             self.matmuls.linear(tape, matrix, rows, source, result)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
 
@@ -392,7 +408,8 @@ class Decoder:
         scratch, config = self.scratch, self.config
         dense, inner, router = experts.inputs(p, config, scratch, asked, stream)
         self._geglu(p, layer, dense, scratch["act"])
-        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], Result(scratch["dense"]))
+        result = Result(scratch["dense"], rounded=scratch.rounded)
+        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
         experts.route(p, self.matmuls, config, scratch, asked, router)
         experts.ask(p, self.matmuls, config, scratch, layer, asked, inner, keeps=self.keeps)
         experts.join(p, config, scratch, asked)

@@ -1,7 +1,8 @@
 """Products with a matrix, recorded: y = W x, and what becomes of x before and of y after.
 
 A few rows go through matvec.wgsl, which makes its own input from the residual stream and finishes its own output; many
-go through tile.wgsl, with the same steps as kernels of their own before and after. Callers need not know which.
+go through tile.wgsl, or in bytes through tile_bytes.wgsl, with the same steps as kernels of their own before and after.
+Callers need not know which.
 """
 
 import math
@@ -92,8 +93,8 @@ class Groups:
 
 
 Input: TypeAlias = Residual | Binding
-# Everything in f32; or, where the device can, the inputs of matvec.wgsl in eight bits per number, or sixteen where a
-# result is to be `fine`. What tile.wgsl takes, as of prompts, is the same in both.
+# Everything in f32; or, where the device can, the inputs of a few rows in eight bits per number, or sixteen where a
+# result is to be `fine`, and those of many rows in eight where there is room for them (`Result.rounded`).
 Precision: TypeAlias = Literal["exact", "fast"]
 
 
@@ -107,7 +108,8 @@ class Result:
     SCALE    yₙ · side[n], many rows only
 
     Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
-    A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`.
+    A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`; of many
+    rows to eight if there is room for that in `rounded`, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows.
     """
 
     y: Binding
@@ -119,6 +121,7 @@ class Result:
     side_offset: int = 0
     cap: float = 0.0
     bare: Buffer | None = None  # where many rows have what GEGLU and PLE begin with
+    rounded: Buffer | None = None  # and their input in bytes
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
@@ -276,8 +279,7 @@ class Matmuls:
             return
         rows, slots, experts = grid
         per_expert = matrix.rows // experts
-        quick = self.quick and rows <= self.few  # a prompt is computed as ever
-        constants = matvec_form(self.device, matrix, quick=quick, rows=per_expert * slots) | {"EXPERTS": True}
+        constants = matvec_form(self.device, matrix, quick=self.quick, rows=per_expert * slots) | {"EXPERTS": True}
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
@@ -372,10 +374,16 @@ class Matmuls:
         constants = {"TYPE": matrix.planes.reader, "SOFTCAP": capped and not low}
         if result.then == "SCALE":
             constants["SCALE"] = True
+        rounded = self._rounded(tape, matrix, rows, x, result)
         for part in matrix.parts:
             params = (matrix.blocks, part.rows, rows, stride, offset + part.first, result.cap)
             bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": y}
-            self._many(tape, part.rows, rows, bindings, params, constants)
+            if rounded is not None:
+                form = tile_form(rows, part.rows, self.narrow) | {"TYPE": matrix.planes.reader, "QUICK": True}
+                bindings["bytes"] = rounded
+                tape.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params[:5], form)
+            else:
+                self._many(tape, part.rows, rows, bindings, params, constants)
         if low:
             grid = [-(-matrix.rows // 64), -(-rows // 4)]
             place = (matrix.rows, rows, stride, offset, result.cap, *result.low_params())
@@ -386,6 +394,17 @@ class Matmuls:
             mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
             side = (count, result.side_stride, result.side_offset)
             tape.run("activate", [-(-count // 256), rows], bindings, side, mode)
+
+    def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result) -> Buffer | None:
+        """The input of many rows in bytes, if the product is to be one of those."""
+        able = self.quick and matrix.planes.quick and rounds_many(self.device)
+        if result.rounded is None or not able or result.then in ("SOFTCAP", "SCALE"):
+            return None
+        blocks = rows * matrix.blocks
+        groups = -(-blocks // 64)
+        high = -(-groups // self.device.limits.workgroups)
+        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": result.rounded}, (blocks,))
+        return result.rounded
 
     def _many(
         self,
@@ -399,6 +418,11 @@ class Matmuls:
         """The bare product of many rows with `n` rows of a matrix."""
         form = tile_form(rows, n, self.narrow)
         tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"])], bindings, params, constants | form)
+
+
+def rounds_many(device: Device) -> bool:
+    """Whether a fast product of many rows is one of bytes on this device: where one of a few rows is, too."""
+    return not device.compact and device.lanes("tile_bytes") > 1
 
 
 def tile_form(rows: int, n: int, narrow: int = NARROW) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from wgemma.model.matmul import Joined, matvec_shape, pairs, project_span, tile_
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F32, GUARD, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
 from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
@@ -26,6 +26,7 @@ def cases() -> Iterator[Case]:
     yield from _joined_cases()
     yield from _expert_cases()
     yield from _tile_cases()
+    yield from _bytes_cases()
     yield from _direct_cases()
     yield from _low_cases()
 
@@ -320,6 +321,50 @@ def _tile(
     expected = untouched(rows, stride)
     result = twins.linear(w, x) * twins.wide(side) if scaled else twins.linear(w, x)
     expected[:, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
+    return Outcome((lab.read(y),), (framed(expected),), F32)
+
+
+def _bytes_cases() -> Iterator[Case]:
+    """Both heights of a tile, and every type that is codes."""
+    for rows, columns in ((3, 96), (70, 2304), (1, 32)):
+        yield case(_to_bytes, rows == 3, rows=rows, columns=columns)
+    for extreme in ("zeros", "huge", "nan"):
+        yield case(_to_bytes, extreme == "zeros", rows=2, columns=96, extreme=extreme)
+    for kind in (kind for kind, planes in PLANES.items() if planes.quick):
+        narrow, middling, wide = widths(kind)
+        yield case(_tile_bytes, True, kind=kind, rows=70, n=130, columns=middling)
+        yield case(_tile_bytes, False, kind=kind, rows=9, n=7, columns=wide)
+        yield case(_tile_bytes, False, kind=kind, rows=33, n=65, columns=narrow, most=50)
+    yield case(_tile_bytes, False, kind="Q8_0", rows=3, n=65, columns=96, extreme="nan")
+
+
+def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
+    """Read back as numbers, and the sums beside them."""
+    x, blocks = lab.activations(rows, columns, extreme=extreme), rows * columns // 32
+    y = lab.out(12 * blocks)
+    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, (blocks,))
+    read = lab.read(y, "<u4")
+    words = read[: 12 * blocks].astype("<u4").reshape(blocks, 12)
+    tails = np.ascontiguousarray(words[:, 8:11]).view("<f4").astype(np.float64)
+    numbers = np.ascontiguousarray(words[:, :8]).view("i1") * tails[:, :1]
+    expected = twins.rounded(x).reshape(blocks, 32)
+    sums = expected.reshape(blocks, 2, 16).sum(-1)
+    margin = untouched(GUARD)
+    return Outcome((numbers, tails[:, 1:], read[12 * blocks :]), (expected, sums, margin), F32)
+
+
+def _tile_bytes(lab: Lab, kind: str, rows: int, n: int, columns: int, most: int = 0, extreme: str = "") -> Outcome:
+    matrix, w = lab.weights(kind, n, columns, most)
+    stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=extreme), rows * columns // 32
+    y, bytes_ = lab.out(rows * stride), lab.out(12 * blocks)
+    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, (blocks,))
+    form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}
+    for part in matrix.parts:
+        params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first)
+        bindings = {**part.bindings(), "bytes": bytes_, "y": y}
+        lab.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params, form)
+    expected = untouched(rows, stride)
+    expected[:, OFFSET : OFFSET + n] = twins.linear(w, twins.rounded(x))
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 

@@ -1,0 +1,95 @@
+// y[r, n] = Σ_k W[n, k] · x[r, k] as in tile.wgsl, with x in bytes (to_bytes.wgsl) and W in codes: four products at a time.
+//
+// A workgroup of {{THREADS}} makes a tile of {{ROWS}} rows × 64 columns of y, {{EACH}} × 8 per thread, 32 of k at a
+// time; while it multiplies, what it needs next is on its way to its registers.
+//
+//   bytes [R, K / 32, 3] vec4<u32>; y [R, y_stride] f32, written from y_offset on
+//
+// Grid: (N / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4) or more, and THREADS no fewer.
+
+struct Params {
+  blocks: u32,  // K / 32
+  n: u32,
+  rows: u32,
+  y_stride: u32,
+  y_offset: u32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+//#include blocks
+//#include block
+@group(0) @binding(3) var<storage, read> bytes: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
+
+var<workgroup> w_low: array<vec4<u32>, 64>;
+var<workgroup> w_high: array<vec4<u32>, 64>;
+var<workgroup> w_tails: array<vec2<f32>, 64>;
+var<workgroup> x_low: array<vec4<u32>, {{ROWS}}>;
+var<workgroup> x_high: array<vec4<u32>, {{ROWS}}>;
+var<workgroup> x_tails: array<vec4<u32>, {{ROWS}}>;
+
+fn x_of(row: u32) -> Bytes {
+  let tails = bitcast<vec4<f32>>(x_tails[row]);
+  return Bytes(x_low[row], x_high[row], tails.x, tails.yz);
+}
+
+@compute @workgroup_size({{THREADS}})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let column = thread % 8u;  // columns column, column + 8, … of the tile
+  let row = thread / 8u;     // rows row, row + STEP, … of the tile
+  // What the thread fetches: a row of W and one of x. Rows past the end are computed as the last one, and not written.
+  let own_w = min(group.x * 64u + thread, params.n - 1u);
+  var own_x = min(group.y * {{ROWS}}u + thread, params.rows - 1u) * params.blocks * 3u;
+  var raw: Raw;
+  if (thread < 64u) { raw = fetch(own_w, 0u); }
+  var low = bytes[own_x];
+  var high = bytes[own_x + 1u];
+  var tails = bytes[own_x + 2u];
+//#for j in EACH
+//#for c in 8
+  var sum{{j}}_{{c}} = 0.0;
+//#endfor
+//#endfor
+  for (var block = 0u; block < params.blocks; block++) {
+    workgroupBarrier();
+    if (thread < 64u) {
+      let codes = bytes_of(raw);
+      w_low[thread] = codes.low;
+      w_high[thread] = codes.high;
+      w_tails[thread] = tails_of(raw);
+    }
+    if (thread < {{ROWS}}u) {
+      x_low[thread] = low;
+      x_high[thread] = high;
+      x_tails[thread] = tails;
+    }
+    workgroupBarrier();
+    if (block + 1u < params.blocks) {
+      own_x += 3u;
+      if (thread < 64u) { raw = fetch(own_w, block + 1u); }
+      low = bytes[own_x];
+      high = bytes[own_x + 1u];
+      tails = bytes[own_x + 2u];
+    }
+//#for j in EACH
+    let x{{j}} = x_of(row + {{j}}u * STEP);
+//#endfor
+//#for c in 8
+    let codes{{c}} = Codes(w_low[column + {{c}}u * 8u], w_high[column + {{c}}u * 8u]);
+    let tails{{c}} = w_tails[column + {{c}}u * 8u];
+//#for j in EACH
+    sum{{j}}_{{c}} += weighed(tails{{c}}, products(codes{{c}}, x{{j}}), x{{j}}.scale, x{{j}}.sums);
+//#endfor
+//#endfor
+  }
+//#for j in EACH
+//#for c in 8
+  store(group.y * {{ROWS}}u + row + {{j}}u * STEP, group.x * 64u + column + {{c}}u * 8u, sum{{j}}_{{c}});
+//#endfor
+//#endfor
+}
+
+fn store(r: u32, n: u32, sum: f32) {
+  if (r < params.rows && n < params.n) { y[r * params.y_stride + params.y_offset + n] = sum; }
+}
