@@ -65,6 +65,14 @@ def test_the_plan_tells_what_loading_then_takes(e2b: Gguf) -> None:
     assert device.allocated > before
 
 
+def test_a_prompts_sums_in_parts_take_no_memory_of_their_own(e2b: Gguf) -> None:
+    device, session = first_token(e2b, LARGE, 500)
+    assert "add_up" in {name for name, _ in device.kernels}
+    scratch = session.engine.decoder.scratch
+    assert scratch.parts is scratch["wide"]
+    assert scratch["wide"].size >= 8 * scratch["ffn o"].size  # eight shares at most
+
+
 def test_loading_keeps_the_python_heap_small(e2b: Gguf) -> None:
     tracemalloc.start()
     run(Engine.load(FakeDevice(LARGE), e2b, Options()))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import pytest
 import wgemma
 from fake_device import FakeDevice
 from real_shapes import write_e2b
+from wgemma.embedded import embedded_model
 from wgemma.engine import selftest
 from wgemma.engine.engine import Engine, Options
 from wgemma.engine.problems import answers, problems_of
@@ -157,7 +158,9 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
         for ids in (IDS, [2] * 100):  # a short prompt and a long one
             list(iterate(session.generate(ids, Sampling(), 3)))
     assert testing.kernels.keys() <= working.kernels.keys()
-    assert ("tile_bytes" in {name for name, _ in testing.kernels}) == (precision == "fast")
+    tested = {name for name, _ in testing.kernels}
+    assert ("tile_bytes" in tested) == (precision == "fast")
+    assert ("add_up" in tested) == (model == "real e2b")
 
 
 def test_the_answers_are_those_of_the_twins() -> None:
@@ -230,6 +233,18 @@ def test_a_kernel_that_is_wrong_is_found(
         config = Config.from_gguf(gguf)
         wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options(precision=precision))).wrong
     assert kernel in wrong
+
+
+def test_a_model_with_long_rows_has_their_sums_in_parts_tested(
+    fresh: Callable[[], NativeDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misspell(monkeypatch, "add_up", "s < params.shares", "s + 1u < params.shares")
+    path = embedded_model()
+    assert path is not None
+    with Gguf.open(path) as gguf:
+        config = Config.from_gguf(gguf)
+        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options())).wrong
+    assert wrong == {"tile", "add_up"}
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,27 @@ def test_prefill_in_odd_chunks_and_token_by_token_equals_one_chunk(shared: Path,
     assert errors(single, whole[:40]).max() < 1e-3
 
 
+@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b"])
+def test_logits_are_the_same_where_workgroups_share_every_sum_they_can(
+    shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr(matmul.Matmuls, "share", 1)  # of so few blocks nobody else would make parts
+    seen: set[int] = set()
+    shares_of = matmul.tile_shares
+
+    def counted(*sizes: int, **bounds: int) -> int:
+        seen.add(shares_of(*sizes, **bounds))
+        return shares_of(*sizes, **bounds)
+
+    monkeypatch.setattr(matmul, "tile_shares", counted)
+    _, ids, golden = next(entry for entry in goldens(shared, model, "Q4_K_M") if entry[0] == "mid")
+    with wgemma.load(shared / f"models/{model}-Q4_K_M.gguf", device=gpu, kv="f32") as loaded:
+        first, second = loaded.logits(ids), loaded.logits(ids)
+    assert seen & {2, 4, 8}
+    assert errors(first, golden).max() <= 5e-4
+    np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize("kind", ["F16", "Q4_K_M"])
 def test_rows_that_share_an_expert_go_together_and_find_what_each_would_alone(
     shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, kind: str

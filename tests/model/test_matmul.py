@@ -4,9 +4,10 @@ import pytest
 
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Dispatch, Tape
-from wgemma.model.matmul import LARGE, Matmuls, Precision, Residual, Result, matvec_form
+from wgemma.model.direct import DirectMatmuls
+from wgemma.model.matmul import LARGE, Matmuls, Precision, Residual, Result, matvec_form, tile_shares
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, Lab, framed, relative_error
+from wgemma.reference.lab import EPS, F32, Lab, framed, relative_error, untouched
 
 ROWS = 3
 
@@ -55,6 +56,61 @@ def test_a_tile_is_as_high_as_its_rows_and_results_are_many(gpu: NativeDevice, n
         (command,) = tape.commands
         assert isinstance(command, Dispatch)
         assert command.grid == (-(-n // 64), -(-rows // tall), 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "tiles", "blocks", "room", "shares"),
+    [
+        ("down of E2B, 512 rows", 192, 384, 16, 4),
+        ("down of E2B, 20 rows", 24, 384, 16, 8),
+        ("down of 31B, 512 rows", 672, 672, 8, 4),
+        ("down of 31B, 1120 rows", 1512, 672, 3, 1),
+        ("gate and up of E2B, 512 rows", 3072, 48, 8, 1),
+        ("keys of E2B, 512 rows", 64, 48, 8, 4),
+        ("a per-layer projection of E2B, 512 rows", 192, 8, 8, 1),
+        ("four shares, but room for three", 192, 384, 3, 2),
+        ("no room", 192, 384, 0, 1),
+    ],
+)
+def test_workgroups_share_a_sum_where_there_are_few_tiles_and_long_rows(
+    what: str, tiles: int, blocks: int, room: int, shares: int
+) -> None:
+    assert tile_shares(tiles, blocks, room) == shares, what
+
+
+@pytest.mark.parametrize("device", ["gpu", "floor"])
+@pytest.mark.parametrize("precision", ["exact", "fast"])
+@pytest.mark.parametrize(("rows", "room", "kernels"), [(20, 8, 2), (70, 5, 2), (70, 1, 1)])
+def test_sums_in_parts_are_added_up_to_the_same(
+    request: pytest.FixtureRequest, device: str, precision: Precision, rows: int, room: int, kernels: int
+) -> None:
+    adapter: NativeDevice = request.getfixturevalue(device)
+    n, stride, offset = 70, 81, 3
+    with Lab(adapter, rows) as lab:
+        matrix, w = lab.weights("Q4_0", n, 288, 50)  # in two parts itself
+        x, y, tape = lab.normal(rows, 288), lab.out(rows * stride), Tape(adapter, "test")
+        matmuls = Matmuls(adapter, EPS, precision)
+        matmuls.share = 1
+        rounded = lab.out(rows * 288 * 12 // 32) if precision == "fast" else None
+        parts = lab.device.buffer(4 * room * rows * n, "parts")
+        matmuls.linear(tape, matrix, rows, lab.put(x), Result(y, stride, offset, rounded=rounded, parts=parts))
+        names = [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)]
+        assert len(set(names) - {"to_bytes"}) == kernels
+        tape.program().replay()
+        tape.free()
+        adapter.free(parts)
+        expected = untouched(rows, stride)
+        quick = precision == "fast" and device == "gpu"
+        expected[:, offset : offset + n] = twins.linear(w, twins.rounded(x) if quick else x)
+        assert relative_error(lab.read(y), framed(expected)) <= F32
+
+
+def test_a_software_adapter_shares_no_sums(gpu: NativeDevice) -> None:
+    with Lab(gpu, 1) as lab:
+        matrix, _ = lab.weights("Q4_0", 70, 2304)
+        tape, x, y = Tape(gpu, "test"), lab.out(20 * 2304), lab.out(20 * 70)
+        DirectMatmuls(gpu, EPS).linear(tape, matrix, 20, x, Result(y, parts=lab.out(8 * 20 * 70)))
+        assert [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)] == ["direct"]
 
 
 class Stream:

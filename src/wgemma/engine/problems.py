@@ -26,7 +26,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.matmul import LARGE, NARROW
+from wgemma.model.matmul import LARGE, NARROW, tile_shares
 from wgemma.model.text import attention_inputs
 
 SUMS = 12  # numbers kept of each output
@@ -197,7 +197,7 @@ class Problem:
         period = period_of(self.columns) if self.columns else 0
         mode, head = self.mode.removesuffix(" deep").removesuffix(" fine"), self.head
         if self.kernel == "tile":
-            mode = mode.replace("bytes", "").replace("tall", "").strip()
+            mode = mode.replace("bytes", "").replace("tall", "").replace("shared", "").strip()
         if mode in ("joined", "thin"):
             mode, head = "x", 0
         return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
@@ -213,6 +213,8 @@ class Problem:
             return {"tile", "group"}
         if self.kernel == "tile" and "bytes" in self.mode:
             return {"tile", "tile_bytes", "to_bytes"}
+        if self.kernel == "tile" and self.mode == "shared":
+            return {"tile", "add_up"}
         if self.kernel == "sample":
             return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
         return {self.kernel}
@@ -229,6 +231,7 @@ _MODES = {
     "ffn_gate_up_exps": "experts geglu",
     "ffn_down_exps": "experts weighted",
 }
+_SHARED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_down", "inp_gate")  # if K is long
 TILE_MODES = ("", "experts", "experts weighted")
 MATVEC_MODES = (
     *sorted({mode.removesuffix(" fine") for mode in _MODES.values()} - {"thin"}),
@@ -260,6 +263,7 @@ def layer_mode(layer: LayerConfig) -> str:
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
     tall: set[tuple[str, str]] = set()  # those with a matrix for which it is a tall one
+    shared: list[Problem] = []  # one is enough: it has no pipeline of its own but that which adds up
     groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
     together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
@@ -288,8 +292,11 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             narrowest[key] = min(columns, narrowest.get(key, columns))
             if rows > NARROW:
                 tall.add(key)
+            if part in _SHARED and tile_shares(1, columns // 32, 8) > 1:
+                shared.append(Problem("tile", "shared", tensor.type, columns))
     for (mode, kind), columns in narrowest.items():
         yield Problem("tile", f"{mode} tall".strip() if (mode, kind) in tall else mode, kind, columns)
+    yield from sorted(shared)[:1]
 
 
 @cache

@@ -259,7 +259,8 @@ class Trial:
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)
             rounded = self._buffer(rows * problem.columns // 32 * 48) if problem.mode.startswith("bytes") else None
-            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, rounded=rounded))
+            parts = self._buffer(8 * y.size) if problem.mode == "shared" else None
+            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, rounded=rounded, parts=parts))
             self._keep(problem, y)
 
     def _crowd(self, problem: Problem) -> None:

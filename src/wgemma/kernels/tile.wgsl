@@ -12,7 +12,8 @@
 //            group.wgsl made of them, with up to ROWS pairs from `order`. x is [R / share, K]: pair p has row p / share.
 //   WEIGHTED y · weights[r]
 //
-// Grid: (N / 64, R / ROWS), both rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4) or more.
+// Grid: (N / 64, R / ROWS, shares), rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4) or more.
+// Several shares of K, of a plain product, give y [shares, R, y_stride], for add_up.wgsl; each has a block of 32 at least.
 
 struct Params {
   blocks: u32,   // K / 32, rounded up
@@ -107,7 +108,10 @@ fn columns_of_w(at: u32) -> mat4x4<f32> {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(local_invocation_index) thread: u32,
+) {
   let column = thread % 8u;  // columns column, column + 8, … of the tile
   let row = thread / 8u;     // rows row, row + STEP, … of the tile
   let n = group.x * 64u + column;
@@ -132,13 +136,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   // What the thread fetches: a row of W, and vector `column` of every block of its rows of x.
   let own_w = first_w + min(group.x * 64u + thread, params.n - 1u);
   let own_x = place(row, column);
+  let begin = group.z * params.blocks / groups.z;
+  let end = (group.z + 1u) * params.blocks / groups.z;
   var raw: Raw;
-  if (thread < 64u) { raw = fetch(own_w, 0u); }
+  if (thread < 64u) { raw = fetch(own_w, begin); }
 //#for j in EACH
-  var x{{j}} = get_x(from{{j}}, column);
+  var x{{j}} = get_x(from{{j}}, begin * 8u + column);
   var s{{j}} = Sums();
 //#endfor
-  for (var block = 0u; block < params.blocks; block++) {
+  for (var block = begin; block < end; block++) {
     workgroupBarrier();
     if (thread < 64u) { put_w(thread, raw); }
 //#for j in EACH
@@ -146,7 +152,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endfor
     workgroupBarrier();
     let next = block + 1u;
-    if (next < params.blocks) {
+    if (next < end) {
       if (thread < 64u) { raw = fetch(own_w, next); }
 //#for j in EACH
       x{{j}} = get_x(from{{j}}, next * 8u + column);
@@ -172,19 +178,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
   }
 //#for j in EACH
-  store(r{{j}}, n, s{{j}});
+  store(group.z, r{{j}}, n, s{{j}});
 //#endfor
 }
 
-fn store(r: u32, n: u32, sums: Sums) {
+fn store(part: u32, r: u32, n: u32, sums: Sums) {
   if (r >= params.rows) { return; }
   for (var i = 0u; i < 4u; i++) {
-    store_one(r, n + 8u * i, sums.near[i]);
-    store_one(r, n + 8u * i + 32u, sums.far[i]);
+    store_one(part, r, n + 8u * i, sums.near[i]);
+    store_one(part, r, n + 8u * i + 32u, sums.far[i]);
   }
 }
 
-fn store_one(r: u32, n: u32, sum: f32) {
+fn store_one(part: u32, r: u32, n: u32, sum: f32) {
   if (n >= params.n) { return; }
   var result = sum;
 //#if BIAS
@@ -202,5 +208,5 @@ fn store_one(r: u32, n: u32, sum: f32) {
 //#if WEIGHTED
   result *= weights[r];
 //#endif
-  y[r * params.y_stride + params.y_offset + n] = result;
+  y[(part * params.rows + r) * params.y_stride + params.y_offset + n] = result;
 }

@@ -5,7 +5,8 @@
 //
 //   bytes [R, K / 32, 3] vec4<u32>; y [R, y_stride] f32, written from y_offset on
 //
-// Grid: (N / 64, R / ROWS), both rounded up. ROWS is 32 (64 threads, EACH 4) or more, and THREADS no fewer.
+// Grid: (N / 64, R / ROWS, shares), rounded up. ROWS is 32 (64 threads, EACH 4) or more, and THREADS no fewer.
+// Several shares of K give y [shares, R, y_stride], for add_up.wgsl; each has a block of 32 at least.
 
 struct Params {
   blocks: u32,  // K / 32
@@ -35,14 +36,19 @@ fn x_of(row: u32) -> Bytes {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(
+  @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+  @builtin(local_invocation_index) thread: u32,
+) {
+  let begin = group.z * params.blocks / groups.z;
+  let end = (group.z + 1u) * params.blocks / groups.z;
   let column = thread % 8u;  // columns column, column + 8, … of the tile
   let row = thread / 8u;     // rows row, row + STEP, … of the tile
   // What the thread fetches: a row of W and one of x. Rows past the end are computed as the last one, and not written.
   let own_w = min(group.x * 64u + thread, params.n - 1u);
-  var own_x = min(group.y * {{ROWS}}u + thread, params.rows - 1u) * params.blocks * 3u;
+  var own_x = (min(group.y * {{ROWS}}u + thread, params.rows - 1u) * params.blocks + begin) * 3u;
   var raw: Raw;
-  if (thread < 64u) { raw = fetch(own_w, 0u); }
+  if (thread < 64u) { raw = fetch(own_w, begin); }
   var low = bytes[own_x];
   var high = bytes[own_x + 1u];
   var tails = bytes[own_x + 2u];
@@ -51,7 +57,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var sum{{j}}_{{c}} = 0.0;
 //#endfor
 //#endfor
-  for (var block = 0u; block < params.blocks; block++) {
+  for (var block = begin; block < end; block++) {
     workgroupBarrier();
     if (thread < 64u) {
       let codes = bytes_of(raw);
@@ -65,7 +71,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       x_tails[thread] = tails;
     }
     workgroupBarrier();
-    if (block + 1u < params.blocks) {
+    if (block + 1u < end) {
       own_x += 3u;
       if (thread < 64u) { raw = fetch(own_w, block + 1u); }
       low = bytes[own_x];
@@ -85,11 +91,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
 //#for j in EACH
 //#for c in 8
-  store(group.y * {{ROWS}}u + row + {{j}}u * STEP, group.x * 64u + column + {{c}}u * 8u, sum{{j}}_{{c}});
+  store(group.z, group.y * {{ROWS}}u + row + {{j}}u * STEP, group.x * 64u + column + {{c}}u * 8u, sum{{j}}_{{c}});
 //#endfor
 //#endfor
 }
 
-fn store(r: u32, n: u32, sum: f32) {
-  if (r < params.rows && n < params.n) { y[r * params.y_stride + params.y_offset + n] = sum; }
+fn store(part: u32, r: u32, n: u32, sum: f32) {
+  if (r >= params.rows || n >= params.n) { return; }
+  y[(part * params.rows + r) * params.y_stride + params.y_offset + n] = sum;
 }

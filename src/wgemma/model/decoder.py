@@ -64,7 +64,7 @@ class Stream:
 SHARED = {
     "x": ("attention x", "ffn x", "head x"),
     "o": ("attention o", "ffn o", "per-layer o"),
-    "wide": ("gate",),
+    "act": ("gate",),
     "z": ("z qkv", "z o", "z gate_up", "z down", "z ple_gate", "z ple_projection", "z head", "z experts"),
 }
 
@@ -92,7 +92,7 @@ class Scratch:
             "attended": rows * heads,
             "partial": max(SPLITS * states, *(partial_room(device, layer, rows) for layer in layers)),
             "wide": min(rows, step) * wide,
-            "act": rows * wide // 2,
+            "act": rows * max(wide // 2, config.ple_dim),
         }
         if config.ple_dim:
             columns = config.ple_dim * len(layers)
@@ -124,6 +124,12 @@ class Scratch:
     def rounded(self) -> Buffer | None:
         """Room for a product's input in bytes, if there is any."""
         return self.buffers.get("rounded")
+
+    @property
+    def parts(self) -> Buffer | None:
+        """Room for a product's sums in parts, if there is any: where gate and up go, which are not needed meanwhile."""
+        rooms = [self.buffers[name] for name in ("wide", "expert_wide") if name in self.buffers]
+        return max(rooms, key=lambda room: room.size)
 
     async def widen(self, device: Device, z: int) -> None:
         """At least so many columns of z."""
@@ -237,6 +243,7 @@ class Decoder:
                 side_stride=width * count,
                 side_offset=width * index,
                 bare=self.scratch["gate"],
+                parts=self.scratch.parts,
             )
             source = stream.input(layer.per_layer.norms, self.scratch["x"], norm=False)
             self._linear(p, layer, "ple_gate", layer.per_layer.gate, source, gated)
@@ -341,7 +348,8 @@ class Decoder:
         if low is not None:
             z = scratch["z qkv"]
             source = self.matmuls.project(p.tape, low, p.rows, source, z)
-        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, scratch["qkv"], attention.width, low, z)
+        place = (scratch["qkv"], attention.width)
+        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, *place, low, z, scratch.parts)
         stream.advance()
         owner = config.index if config.donor is None else config.donor
         segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]
@@ -356,7 +364,8 @@ class Decoder:
 
     def _put_out(self, p: Pass, layer: Layer, pieces: int) -> None:
         """The output projection of what was found, which may lie in several pieces."""
-        config, matrix, result = layer.config, layer.attention.output, Result(self.scratch["attention o"], fine=True)
+        config, matrix = layer.config, layer.attention.output
+        result = Result(self.scratch["attention o"], fine=True, parts=self.scratch.parts)
         if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
             joined = Joined(self.scratch["partial"], self.scratch["attended"], config.heads, config.head_dim, pieces)
             self.matmuls.joined(p.tape, matrix, p.rows, joined, self._adapted(p, layer, "o", result))
@@ -371,7 +380,7 @@ class Decoder:
         scratch = self.scratch
         self._geglu(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), scratch["act"])
         stream.advance()
-        result = Result(scratch["ffn o"], rounded=scratch.rounded)
+        result = Result(scratch["ffn o"], rounded=scratch.rounded, parts=scratch.parts)
         self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
         stream.pending = scratch["ffn o"]
 
@@ -408,7 +417,7 @@ class Decoder:
         scratch, config = self.scratch, self.config
         dense, inner, router = experts.inputs(p, config, scratch, asked, stream)
         self._geglu(p, layer, dense, scratch["act"])
-        result = Result(scratch["dense"], rounded=scratch.rounded)
+        result = Result(scratch["dense"], rounded=scratch.rounded, parts=scratch.parts)
         self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
         experts.route(p, self.matmuls, config, scratch, asked, router)
         experts.ask(p, self.matmuls, config, scratch, layer, asked, inner, keeps=self.keeps)

@@ -17,6 +17,7 @@ class DirectMatmuls(Matmuls):
     """The same products in the plainest way."""
 
     few = 0
+    busy = 0  # always: there are no sums in parts
     threads = 64
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
@@ -60,5 +61,7 @@ class DirectMatmuls(Matmuls):
         bindings: dict[str, Binding],
         params: Sequence[Number],
         constants: dict[str, Any],
+        shares: int = 1,
     ) -> None:
+        assert shares == 1
         tape.run("direct", [-(-n // 64), -(-rows // 4)], bindings, params, constants)

@@ -50,7 +50,7 @@ def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stre
 
 def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", experts: Experts, source: Binding) -> None:
     """Which experts every row goes to, and how much each counts: to `chosen` and `weights`."""
-    matmuls.thin(p.tape, experts.router, p.rows, source, scratch["scores"])
+    matmuls.thin(p.tape, experts.router, p.rows, source, scratch["scores"], scratch.parts)
     bindings: dict[str, Binding] = {"scores": scratch["scores"], "expert_scale": experts.scale}
     bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
     p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))

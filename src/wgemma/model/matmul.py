@@ -28,6 +28,8 @@ MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads to
 CROWD = 4  # from so many rows per expert on, on average, they go together
 TALL = 64  # rows of one expert that tile.wgsl does together at most
 NARROW = 512  # rows of a matrix up to which tall tiles would leave a large GPU idle
+BUSY = 1000  # tiles that keep it busy without sharing their sums
+SHARE = 12  # blocks of K that are worth a workgroup of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Result:
 
     Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
     A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`; of many
-    rows to eight if there is room for that in `rounded`, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows.
+    rows to eight if there is room for that in `rounded`, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows. Of
+    many rows workgroups may share a sum, too, if `parts` has room for what each of them makes.
     """
 
     y: Binding
@@ -122,6 +125,7 @@ class Result:
     cap: float = 0.0
     bare: Buffer | None = None  # where many rows have what GEGLU and PLE begin with
     rounded: Buffer | None = None  # and their input in bytes
+    parts: Buffer | None = None  # and sums that are not added up yet
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
@@ -142,11 +146,22 @@ class Result:
         return (low.rank * shares, low.columns * shares, *place)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rows of a product begin: `stride` apart, from `offset` on."""
+
+    y: Binding
+    stride: int
+    offset: int = 0
+
+
 class Matmuls:
     """Records products on one device."""
 
     few = FEW
     narrow = NARROW
+    busy = BUSY
+    share = SHARE
     large = LARGE
     threads = THREADS  # that settle a row
 
@@ -170,10 +185,12 @@ class Matmuls:
         most = MOST_PAIRS if matrix.rows * matrix.blocks < self.large else MOST_PAIRS - 1
         return pairs(source.columns) > most
 
-    def thin(self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer) -> None:
+    def thin(
+        self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer, parts: Buffer | None = None
+    ) -> None:
         """The product of every row with a matrix of few rows: each gets a workgroup, where all are f32 as adapters'."""
         if rows > self.few or matrix.kind != "F32" or len(matrix.parts) > 1:
-            self.linear(tape, matrix, rows, source, Result(y))
+            self.linear(tape, matrix, rows, source, Result(y, parts=parts))
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
         constants = {"THREADS": THREADS, "SPAN": project_span(matrix.columns), "BARE": True}
@@ -203,6 +220,7 @@ class Matmuls:
         width: int,
         low: Low | None = None,
         z: Binding | None = None,
+        parts: Buffer | None = None,
     ) -> None:
         """Several matrices on one input, their results next to each other: the queries, keys and values."""
         settled = source
@@ -210,7 +228,7 @@ class Matmuls:
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
-            result = Result(y, width, offset, low=low, z=z, low_first=offset, fine=True)
+            result = Result(y, width, offset, low=low, z=z, low_first=offset, fine=True, parts=parts)
             self.linear(tape, matrix, rows, settled, result)
             offset += matrix.rows
 
@@ -365,46 +383,71 @@ class Matmuls:
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
-        y, stride, offset = result.y, result.stride or matrix.rows, result.offset
+        place = Place(result.y, result.stride or matrix.rows, result.offset)
         product = result.then in ("GEGLU", "PLE")  # more is to be done
         if product:
             assert result.bare is not None
-            y, stride, offset = result.bare, matrix.rows, 0
+            place = Place(result.bare, matrix.rows)
         capped, low = result.then == "SOFTCAP", result.low is not None
-        constants = {"TYPE": matrix.planes.reader, "SOFTCAP": capped and not low}
-        if result.then == "SCALE":
-            constants["SCALE"] = True
-        rounded = self._rounded(tape, matrix, rows, x, result)
-        for part in matrix.parts:
-            params = (matrix.blocks, part.rows, rows, stride, offset + part.first, result.cap)
-            bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": y}
-            if rounded is not None:
-                form = tile_form(rows, part.rows, self.narrow) | {"TYPE": matrix.planes.reader, "QUICK": True}
-                bindings["bytes"] = rounded
-                tape.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params[:5], form)
-            else:
-                self._many(tape, part.rows, rows, bindings, params, constants)
+        if result.then == "SCALE" or (capped and not low):
+            self._finished(tape, matrix, rows, x, result, place)
+        else:
+            self._bare(tape, matrix, rows, x, result, place)
         if low:
             grid = [-(-matrix.rows // 64), -(-rows // 4)]
-            place = (matrix.rows, rows, stride, offset, result.cap, *result.low_params())
-            tape.run("low_add", grid, {**result.low_bindings(), "y": y}, place, {"SOFTCAP": capped})
+            params = (matrix.rows, rows, place.stride, place.offset, result.cap, *result.low_params())
+            tape.run("low_add", grid, {**result.low_bindings(), "y": place.y}, params, {"SOFTCAP": capped})
         if product:
-            bindings = {**result.bindings(), "x": y}
+            bindings: dict[str, Binding] = {**result.bindings(), "x": place.y}
             count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
             mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
             side = (count, result.side_stride, result.side_offset)
             tape.run("activate", [-(-count // 256), rows], bindings, side, mode)
 
-    def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result) -> Buffer | None:
+    def _finished(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Place) -> None:
+        """Many rows' product, and SOFTCAP or SCALE on the way out."""
+        for part in matrix.parts:
+            params = (matrix.blocks, part.rows, rows, place.stride, place.offset + part.first, result.cap)
+            bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": place.y}
+            self._many(tape, part.rows, rows, bindings, params, {"TYPE": matrix.planes.reader, result.then: True})
+
+    def _bare(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Place) -> None:
+        """Many rows' product and no more: with inputs in bytes, or sums in parts, if it is to be so."""
+        rounded = self._rounded(tape, matrix, rows, x, result.rounded)
+        shares = self._shares(matrix, rows, result.parts)
+        goal = Place(result.parts, matrix.rows) if result.parts and shares > 1 else place
+        for part in matrix.parts:
+            params = (matrix.blocks, part.rows, rows, goal.stride, goal.offset + part.first)
+            bindings: dict[str, Binding] = {**part.bindings(), "y": goal.y}
+            constants = {"TYPE": matrix.planes.reader}
+            if rounded is None:
+                self._many(tape, part.rows, rows, {**bindings, "x": x}, (*params, 0.0), constants, shares)
+            else:
+                form = tile_form(rows, part.rows, self.narrow) | {"QUICK": True}
+                grid = [-(-part.rows // 64), -(-rows // form["ROWS"]), shares]
+                tape.run("tile_bytes", grid, {**bindings, "bytes": rounded}, params, constants | form)
+        if goal is not place:
+            params = (matrix.rows, rows, shares, place.stride, place.offset)
+            tape.run("add_up", [-(-matrix.rows // 256), rows], {"parts": goal.y, "y": place.y}, params)
+
+    def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, rounded: Buffer | None) -> Buffer | None:
         """The input of many rows in bytes, if the product is to be one of those."""
-        able = self.quick and matrix.planes.quick and rounds_many(self.device)
-        if result.rounded is None or not able or result.then in ("SOFTCAP", "SCALE"):
+        if rounded is None or not (self.quick and matrix.planes.quick and rounds_many(self.device)):
             return None
         blocks = rows * matrix.blocks
         groups = -(-blocks // 64)
         high = -(-groups // self.device.limits.workgroups)
-        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": result.rounded}, (blocks,))
-        return result.rounded
+        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": rounded}, (blocks,))
+        return rounded
+
+    def _shares(self, matrix: Matrix, rows: int, parts: Buffer | None) -> int:
+        """In how many parts the sums of many rows are made."""
+        if parts is None:
+            return 1
+        tall = tile_form(rows, matrix.rows, self.narrow)["ROWS"]
+        tiles = -(-matrix.rows // 64) * -(-rows // tall)
+        room = parts.size // (4 * rows * matrix.rows)
+        return tile_shares(tiles, matrix.blocks, room, busy=self.busy, share=self.share)
 
     def _many(
         self,
@@ -414,10 +457,11 @@ class Matmuls:
         bindings: dict[str, Binding],
         params: Sequence[Number],
         constants: dict[str, Any],
+        shares: int = 1,
     ) -> None:
-        """The bare product of many rows with `n` rows of a matrix."""
+        """The product of many rows with `n` rows of a matrix, its sums in so many parts."""
         form = tile_form(rows, n, self.narrow)
-        tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"])], bindings, params, constants | form)
+        tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants | form)
 
 
 def rounds_many(device: Device) -> bool:
@@ -428,6 +472,17 @@ def rounds_many(device: Device) -> bool:
 def tile_form(rows: int, n: int, narrow: int = NARROW) -> dict[str, Any]:
     """How tile.wgsl shares out so many rows with n results each: in tall tiles, if there are enough of them."""
     return tile_shape(32 if rows <= 32 or n <= narrow else 64)
+
+
+def tile_shares(tiles: int, blocks: int, room: int, *, busy: int = BUSY, share: int = SHARE) -> int:
+    """How many workgroups share K in each of so many tiles: four if a large GPU would idle otherwise, eight if it would
+    even then; but only where K is long enough for all of them, and no more than there is room for."""
+    if tiles >= busy or blocks < 4 * share:
+        return 1
+    shares = 8 if 8 * tiles <= FULL_GRID and blocks >= 8 * share else 4
+    while shares > max(room, 1):
+        shares //= 2
+    return shares
 
 
 def tile_back_form(device: Device, rows: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Shapes: R rows, K columns of x and W, N rows of W, E experts, S slots (experts a
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -85,7 +86,7 @@ def ple(c: Array, table: Array, norm: Array, scale: float, eps: float) -> Array:
 
 
 def rounded(x: Array, largest: int = 127) -> Array:
-    """What matvec makes of x with QUICK: integers up to `largest` with a scale per 32, as numbers again."""
+    """What to_bytes makes of x, and matvec if QUICK: integers up to `largest` with a scale per 32, as numbers again."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     most = np.abs(blocks).max(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -97,6 +98,12 @@ def rounded(x: Array, largest: int = 127) -> Array:
 def linear(w: Array, x: Array) -> Array:
     """tile, and matvec without a mode: y[r, n] = Σ_k W[n, k] · x[r, k]."""
     return wide(x) @ wide(w).T
+
+
+def shared(w: Array, x: Array, shares: int) -> Array:
+    """tile in several shares of K, each of as many blocks of 32 as the others, or nearly so: [shares, r, n]."""
+    edges = [32 * (i * x.shape[-1] // 32 // shares) for i in range(shares + 1)]
+    return np.stack([linear(w[:, first:end], x[:, first:end]) for first, end in pairwise(edges)])
 
 
 def geglu(y: Array) -> Array:

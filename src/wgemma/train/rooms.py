@@ -106,6 +106,11 @@ class Rooms(Scratch):
         self.buffers = _made(ledger, common_sizes(weights, rows))
         self._own = [_made(ledger, own) for own in ([widest(sizes)] if checkpointing else sizes)]
 
+    @property
+    def parts(self) -> None:
+        """There is none: the way back needs what gate and up left."""
+        return None
+
     def __getitem__(self, name: str) -> Buffer:
         own = self._own[self.layer % len(self._own)]
         return own[name] if name in own else self.buffers[name]

@@ -294,6 +294,10 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_tile, False, kind=kind, rows=70, n=7, columns=wide)
         yield case(_tile, False, kind=kind, rows=70, n=130, columns=narrow, most=50)
     yield case(_tile, False, kind="Q4_K", rows=9, n=65, columns=2304)
+    for rows, shares in ((70, 4), (9, 8)):  # of nine blocks
+        yield case(_tile, shares == 4, kind="Q4_0", rows=rows, n=70, columns=288, most=50, shares=shares)
+    for rows, n, shares in ((3, 70, 4), (2, 300, 2)):
+        yield case(_add_up, True, rows=rows, n=n, shares=shares)
 
 
 def _tile(
@@ -307,20 +311,30 @@ def _tile(
     extreme: str = "",
     by: str = "tile",
     scaled: bool = False,
+    shares: int = 1,
 ) -> Outcome:
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
-    given, y, side = lab.put(x), lab.out(rows * stride), lab.normal(n)
+    given, y, side = lab.put(x), lab.out(shares * rows * stride), lab.normal(n)
     scales = lab.put(side)
     form = tile_form(rows, n, narrow=0) if by == "tile" else {"ROWS": 4}
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
-        lab.run(by, [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params, constants)
+        lab.run(by, [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants)
+    expected = untouched(shares, rows, stride)
+    result = twins.shared(w, x, shares) * (twins.wide(side) if scaled else 1.0)
+    expected[:, :, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
+    return Outcome((lab.read(y),), (framed(expected),), F32)
+
+
+def _add_up(lab: Lab, rows: int, n: int, shares: int) -> Outcome:
+    parts, stride = lab.normal(shares, rows, n), n + 5
+    y = lab.out(rows * stride)
+    lab.run("add_up", [-(-n // 256), rows], {"parts": lab.put(parts), "y": y}, (n, rows, shares, stride, OFFSET))
     expected = untouched(rows, stride)
-    result = twins.linear(w, x) * twins.wide(side) if scaled else twins.linear(w, x)
-    expected[:, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
+    expected[:, OFFSET : OFFSET + n] = twins.wide(parts).sum(0)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 
@@ -336,6 +350,8 @@ def _bytes_cases() -> Iterator[Case]:
         yield case(_tile_bytes, False, kind=kind, rows=9, n=7, columns=wide)
         yield case(_tile_bytes, False, kind=kind, rows=33, n=65, columns=narrow, most=50)
     yield case(_tile_bytes, False, kind="Q8_0", rows=3, n=65, columns=96, extreme="nan")
+    for rows, shares in ((70, 4), (9, 8)):
+        yield case(_tile_bytes, shares == 4, kind="Q4_0", rows=rows, n=70, columns=288, most=50, shares=shares)
 
 
 def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
@@ -353,18 +369,20 @@ def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
     return Outcome((numbers, tails[:, 1:], read[12 * blocks :]), (expected, sums, margin), F32)
 
 
-def _tile_bytes(lab: Lab, kind: str, rows: int, n: int, columns: int, most: int = 0, extreme: str = "") -> Outcome:
+def _tile_bytes(
+    lab: Lab, kind: str, rows: int, n: int, columns: int, most: int = 0, extreme: str = "", shares: int = 1
+) -> Outcome:
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=extreme), rows * columns // 32
-    y, bytes_ = lab.out(rows * stride), lab.out(12 * blocks)
+    y, bytes_ = lab.out(shares * rows * stride), lab.out(12 * blocks)
     lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, (blocks,))
     form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}
     for part in matrix.parts:
         params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first)
         bindings = {**part.bindings(), "bytes": bytes_, "y": y}
-        lab.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"])], bindings, params, form)
-    expected = untouched(rows, stride)
-    expected[:, OFFSET : OFFSET + n] = twins.linear(w, twins.rounded(x))
+        lab.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, form)
+    expected = untouched(shares, rows, stride)
+    expected[:, :, OFFSET : OFFSET + n] = twins.shared(w, twins.rounded(x), shares)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 
