@@ -23,7 +23,7 @@ from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part
 
 NEVER = 0xFFFFFFFF  # an edge that no result reaches
-SHARE = 6144  # columns of a long row that one workgroup of low_project.wgsl reads
+Z_SHARE = 6144  # columns of a long row that one workgroup of low_project.wgsl reads
 ALIGNMENT = 256
 
 
@@ -189,7 +189,7 @@ def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group
 
 def z_shares(columns: int) -> int:
     """Workgroups that read a row of so many columns: one would wait long for all of a long row."""
-    return -(-columns // SHARE)
+    return -(-columns // Z_SHARE)
 
 
 # -- over memory that is somebody else's

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Number, Tape
-from wgemma.model.adapters import Low
+from wgemma.model.adapters import Z_SHARE, Low
 from wgemma.model.weights import Matrix, Part
 
 FEW = 8  # up to so many rows take the mat-vec path
@@ -22,9 +22,9 @@ MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a mult
 LARGE = 5 << 18  # blocks of a matrix that is large: its kernel may be longer, and its workgroups should not make x
 REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
 MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way; of a large matrix, 1
-MOST_AHEAD = 128  # blocks of a long x that a workgroup of a mat-vec keeps in registers, for its next slice
+MOST_AHEAD = 64  # blocks of a long x that a workgroup of a mat-vec keeps in registers, for its next slice
 MOST_JOINED = 4  # splits of a history that it puts together on the way
-MOST_AT_ONCE = 12  # vectors of a row that a thread of low_project.wgsl reads together
+AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
 TALL = 64  # rows of one expert that tile.wgsl does together at most
 NARROW = 512  # rows of a matrix up to which tall tiles would leave a large GPU idle
@@ -193,7 +193,7 @@ class Matmuls:
             self.linear(tape, matrix, rows, source, Result(y, parts=parts))
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
-        constants = {"THREADS": THREADS, "SPAN": project_span(matrix.columns), "BARE": True}
+        constants = {"THREADS": THREADS, "SPAN": AT_ONCE, "BARE": True}
         tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1, 1.0, self.eps), constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
@@ -250,8 +250,8 @@ class Matmuls:
             params = (low.a.blocks, shares, source.scale, self.eps, *source.params(rows))
             tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
             return source.x
-        constants = {"THREADS": THREADS, "SPAN": project_span(-(-columns // shares))}
         params = (low.a.blocks, shares, 1.0, self.eps)
+        constants = {"THREADS": THREADS, "SPAN": AT_ONCE}
         tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
         return source
 
@@ -557,12 +557,6 @@ def matvec_groups(rows: int, form: dict[str, Any]) -> int:
     """Workgroups for `rows` rows: no more than fill a large GPU, and all with the same number of rows, or nearly so."""
     sets: int = -(-rows * form["LANES"] // (2 * THREADS))
     return -(-sets // -(-sets // MATVEC_GRID))
-
-
-def project_span(columns: int) -> int:
-    """Vectors that a thread of low_project.wgsl reads together: all of its share of a row, or equal parts of it."""
-    vectors = -(-columns // (4 * THREADS))
-    return -(-vectors // -(-vectors // MOST_AT_ONCE))
 
 
 def pairs(columns: int, threads: int = THREADS) -> int:
