@@ -95,7 +95,7 @@ def main() -> None:
     bench = Bench(device, quick=options.quick, rows=options.rows, repeat=2 if options.quick else options.repeat)
     print(f"{device.info.name}: {bench.stream / 1e9:.1f} GB/s, {bench.watch.arithmetic / 1e12:.2f} TFLOP/s")
     print(
-        f"{'kernel':14} {'form':12} {'shape':32} {'µs':>10} {'MB':>8} {'GB/s':>7} {'':>4} {'GFLOP':>8} {'TFLOP/s':>7}"
+        f"{'kernel':14} {'form':18} {'shape':40} {'µs':>10} {'MB':>8} {'GB/s':>7} {'':>4} {'GFLOP':>8} {'TFLOP/s':>7}"
     )
     figures = []
     for figure in bench.all(options.only or ""):
@@ -103,11 +103,11 @@ def main() -> None:
         moved = f"{figure.megabytes:8.2f} {figure.gb_per_s:7.1f} {figure.of_stream:4.0%}"
         done = f"{figure.gigaflop:8.3f} {figure.tflop_per_s:7.3f} {figure.of_arithmetic:4.0%}"
         print(
-            f"{figure.kernel:14} {figure.form:12} {figure.shape:32} {figure.microseconds:10.1f} {moved} {done}",
+            f"{figure.kernel:14} {figure.form:18} {figure.shape:40} {figure.microseconds:10.1f} {moved} {done}",
             flush=True,
         )
-    if options.keep:
-        keep(figures, device.info.name, options.keep)
+        if options.keep:  # at once, since all of them take minutes
+            keep(figure, device.info.name, options.keep)
     if options.json:
         limits = {"stream": bench.stream, "arithmetic": bench.watch.arithmetic}
         told: dict[str, Any] = {"adapter": device.info.name, "driver": device.info.driver, "limits": limits}
@@ -460,15 +460,14 @@ class Bench:
         )
 
 
-def keep(figures: Sequence[Figure], adapter: str, folder: Path) -> None:
-    """The best time of each kernel, form and shape on this adapter, with the day it was seen."""
+def keep(figure: Figure, adapter: str, folder: Path) -> None:
+    """The best time of a kernel, form and shape on this adapter, with the day it was seen."""
     path = folder / f"kernels-{slug(adapter)}.json"
     best: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    for figure in figures:
-        name = f"{figure.kernel} {figure.form} {figure.shape}"
-        if name not in best or figure.microseconds < best[name]["microseconds"]:
-            shares = {"of_stream": round(figure.of_stream, 3), "of_arithmetic": round(figure.of_arithmetic, 3)}
-            best[name] = {"microseconds": round(figure.microseconds, 2), **shares, "date": str(date.today())}
+    name = f"{figure.kernel} {figure.form} {figure.shape}"
+    if name not in best or figure.microseconds < best[name]["microseconds"]:
+        shares = {"of_stream": round(figure.of_stream, 3), "of_arithmetic": round(figure.of_arithmetic, 3)}
+        best[name] = {"microseconds": round(figure.microseconds, 2), **shares, "date": str(date.today())}
     folder.mkdir(parents=True, exist_ok=True)
     lines = (f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(best[name])}" for name in sorted(best))
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")

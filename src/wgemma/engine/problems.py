@@ -26,7 +26,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.matmul import LARGE, NARROW, tile_shares
+from wgemma.model.matmul import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
 from wgemma.model.text import attention_inputs
 
 SUMS = 12  # numbers kept of each output
@@ -281,9 +281,12 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             yield Problem("activate", "GEGLU")
         dense = mode and "experts" not in mode
         rows = together.get(tensor, tensor.shape[1] * (2 if mode.endswith(" geglu") else 1)) if dense else 0
-        deep = " deep" if rows * columns // 32 >= LARGE else ""
-        if part == "attn_output" and in_pieces(layer := config.layers[int(name.split(".")[1])]):
-            yield Problem("matvec", "joined" + deep, tensor.type, columns, layer.head_dim)
+        joined = part == "attn_output" and in_pieces(config.layers[int(name.split(".")[1])])
+        makes = joined or (mode.partition(" ")[0] in ("norm", "sum", "head") and pairs(columns) <= MOST_PAIRS)
+        deep = " deep" if rows * columns // 32 >= large_from(makes) else ""
+        if joined:
+            head = config.layers[int(name.split(".")[1])].head_dim
+            yield Problem("matvec", "joined" + deep, tensor.type, columns, head)
         elif mode:
             yield Problem("matvec", mode + deep, tensor.type, columns)
         if mode and mode != "head":

@@ -19,15 +19,16 @@ FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
 MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a multiprocessor of the largest
-LARGE = 5 << 18  # blocks of a matrix that is large: its kernel may be longer, and its workgroups should not make x
+LARGE = 5 << 18  # blocks of a matrix that is large, so that its kernel may be longer
 REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
-MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way; of a large matrix, 1
+MOST_PAIRS = 2  # of a row of the residual stream that a thread of a mat-vec makes on the way
 MOST_AHEAD = 64  # blocks of a long x that a workgroup of a mat-vec keeps in registers, for its next slice
 MOST_JOINED = 4  # splits of a history that it puts together on the way
 AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a thread of low_project.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
-TALL = 64  # rows of one expert that tile.wgsl does together at most
+TALL = 32  # rows of one expert that tile.wgsl does together at most
 NARROW = 512  # rows of a matrix up to which tall tiles would leave a large GPU idle
+CROWDED = 1024  # rows from which on the tallest leave none idle, either
 BUSY = 1000  # tiles that keep it busy without sharing their sums
 SHARE = 12  # blocks of K that are worth a workgroup of their own
 
@@ -47,6 +48,11 @@ class Residual:
     @property
     def columns(self) -> int:
         return self.norms.size // 8
+
+    @property
+    def settles(self) -> bool:
+        """Whether a few rows are better made once than by every workgroup: long ones are."""
+        return pairs(self.columns) > MOST_PAIRS
 
     def constants(self, columns: int) -> dict[str, Any]:
         return {"MADE": "residual", "NORM": self.norm, "PAIRS": pairs(columns)}
@@ -173,17 +179,12 @@ class Matmuls:
     def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         """The product of every row."""
         if rows <= self.few:
-            if isinstance(source, Residual) and self._settles(matrix, source):
+            if isinstance(source, Residual) and source.settles:
                 source = self.settle(tape, rows, source)
             for part in matrix.parts:
                 self._matvec(tape, matrix, part, rows, source, result)
         else:
             self._tiles(tape, matrix, rows, source, result)
-
-    def _settles(self, matrix: Matrix, source: Residual) -> bool:
-        """Whether a few rows are better made once than by every workgroup: long ones, and those of a large matrix."""
-        most = MOST_PAIRS if matrix.rows * matrix.blocks < self.large else MOST_PAIRS - 1
-        return pairs(source.columns) > most
 
     def thin(
         self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer, parts: Buffer | None = None
@@ -224,7 +225,7 @@ class Matmuls:
     ) -> None:
         """Several matrices on one input, their results next to each other: the queries, keys and values."""
         settled = source
-        if isinstance(source, Residual) and (rows > self.few or any(self._settles(m, source) for m in matrices)):
+        if isinstance(source, Residual) and (rows > self.few or source.settles):
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
@@ -261,7 +262,7 @@ class Matmuls:
             x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
             self.linear(tape, matrix, count, x, result)
             return
-        if self._settles(matrix, source):
+        if source.settles:
             self.linear(tape, matrix, count, self.settle(tape, count, source, picked), result)
             return
         for part in matrix.parts:
@@ -355,7 +356,9 @@ class Matmuls:
         picked: Buffer | None = None,
     ) -> None:
         most = 32 if isinstance(source, Joined) else 64  # fewer workgroups, that is: each puts all of x together
-        constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine, large=self.large, most=most)
+        makes = isinstance(source, Residual | Joined)
+        large = large_from(makes, self.large)
+        constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine, large=large, most=most)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
         scale, made = 1.0, tuple[int, ...]()
         if isinstance(source, Residual | Joined):
@@ -485,17 +488,31 @@ def tile_shares(tiles: int, blocks: int, room: int, *, busy: int = BUSY, share: 
     return shares
 
 
+def tower_tile_form(device: Device, rows: int, n: int) -> dict[str, Any]:
+    """The same of a tower, which has so many rows that there are enough of the tallest."""
+    return tile_shape(128) if rows >= CROWDED and _has_room_for_tallest(device) else tile_form(rows, n)
+
+
 def tile_back_form(device: Device, rows: int) -> dict[str, Any]:
-    """The same of tile_back.wgsl, which likes taller tiles where there is memory for them."""
+    """The same of tile_back.wgsl, which likes taller tiles."""
     if rows <= 32:
         return tile_shape(32)
-    return tile_shape(128 if rows > 64 and device.limits.workgroup_memory >= 24 << 10 else 64)
+    return tile_shape(128 if rows > 64 and _has_room_for_tallest(device) else 64)
+
+
+def _has_room_for_tallest(device: Device) -> bool:
+    return device.limits.workgroup_memory >= 24 << 10
 
 
 def tile_shape(tall: int) -> dict[str, Any]:
     """The constants of a tile of so many rows."""
     bands = 1 if tall == 32 else 2  # of four rows each, per thread
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
+
+
+def large_from(makes: bool, large: int = LARGE) -> int:
+    """The blocks from which on a matrix is large: more if its kernel `makes` x on the way, and is long already."""
+    return large * 7 // 5 if makes else large
 
 
 def matvec_form(

@@ -15,7 +15,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
-from wgemma.model.matmul import tile_form
+from wgemma.model.matmul import tower_tile_form
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors
@@ -195,7 +195,7 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
     if tape.device.compact:
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
-        form = tile_form(rows, lin.matrix.rows)
+        form = tower_tile_form(tape.device, rows, lin.matrix.rows)
         _linear(tape, lin, rows, x, y, stride, offset, "tile", form["ROWS"], form)
 
 

@@ -8,6 +8,7 @@ from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
+from wgemma.model.matmul import CROWDED
 from wgemma.model.picture import needed
 from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
@@ -186,6 +187,7 @@ def _linear_cases() -> Iterator[Case]:
     for kind in VECTORS:
         yield case(_ragged, True, "repack", kind=kind, rows=5, columns=44)
         yield case(_clipped, True, "tile", kind=kind, rows=33, n=70, columns=44)
+    yield case(_clipped, True, "tile", kind="BF16", rows=CROWDED + 5, n=70, columns=44)
     for rows, n, columns in ((1, 1, 4), (64, 64, 32), (65, 130, 96), (9, 65, 268)):
         for bias in (False, True):
             yield case(_clipped, rows in (9, 65), "tile", kind="F16", rows=rows, n=n, columns=columns, bias=bias)
