@@ -29,7 +29,8 @@ from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.matmul import AT_ONCE, FEW, THREADS, Groups, Matmuls, Precision, Result, tile_shape
+from wgemma.model.forms import THREADS, tile_shape
+from wgemma.model.matmul import AT_ONCE, FEW, Groups, Matmuls, Precision, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 DISPATCHES = 280  # of one token of E2B
-HEAP = 200 << 20
+HEAP = 120 << 20
 
 Lab = Callable[[str], Any]
 

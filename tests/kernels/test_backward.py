@@ -9,7 +9,7 @@ import pytest
 
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.native import NativeDevice
-from wgemma.model.matmul import tile_back_form, tile_form
+from wgemma.model.forms import tile_back_form, tile_form
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference import backward_twins as back
 from wgemma.reference import twins

@@ -12,7 +12,8 @@ from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.attention import many_form
 from wgemma.model.experts import norm_constants
-from wgemma.model.matmul import Matmuls, Result, tile_back_form
+from wgemma.model.forms import tile_back_form
+from wgemma.model.matmul import Matmuls, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference.cases.training_attention import back_threads

@@ -5,7 +5,8 @@ import pytest
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Dispatch, Tape
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import LARGE, Matmuls, Precision, Residual, Result, large_from, matvec_form, tile_shares
+from wgemma.model.forms import LARGE, large_from, matvec_form, tile_shares
+from wgemma.model.matmul import Matmuls, Precision, Residual, Result
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, Lab, framed, relative_error, untouched
 

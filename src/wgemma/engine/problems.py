@@ -26,7 +26,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.matmul import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
+from wgemma.model.forms import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
 from wgemma.model.text import attention_inputs
 
 SUMS = 12  # numbers kept of each output

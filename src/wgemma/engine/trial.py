@@ -24,7 +24,8 @@ from wgemma.model.cache import Cache, Segment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
 from wgemma.model.experts import norm_constants
-from wgemma.model.matmul import LARGE, MOST_JOINED, NARROW, Groups, Joined, Residual, Result
+from wgemma.model.forms import LARGE, NARROW
+from wgemma.model.matmul import MOST_JOINED, Groups, Joined, Residual, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader

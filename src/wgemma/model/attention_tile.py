@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wgemma.gpu.device import Binding, Device
 from wgemma.model.cache import Segment
 from wgemma.model.config import LayerConfig
-from wgemma.model.matmul import FULL_GRID
+from wgemma.model.forms import FULL_GRID
 from wgemma.model.text import Layer, TextWeights
 
 if TYPE_CHECKING:

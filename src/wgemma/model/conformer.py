@@ -20,7 +20,7 @@ from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.audio_config import ConformerConfig
-from wgemma.model.matmul import THREADS, pairs
+from wgemma.model.forms import THREADS, pairs
 from wgemma.model.mel import BANDS
 from wgemma.model.tower import EPS, Linear, linear, load_linear
 from wgemma.model.weights import Uploader

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.model.adapters import Low
 from wgemma.model.config import Config
-from wgemma.model.matmul import THREADS, Groups, Matmuls
+from wgemma.model.forms import THREADS
+from wgemma.model.matmul import Groups, Matmuls
 from wgemma.model.text import Experts, Layer
 
 if TYPE_CHECKING:

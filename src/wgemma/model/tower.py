@@ -15,7 +15,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
-from wgemma.model.matmul import tower_tile_form
+from wgemma.model.forms import tower_tile_form
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors

@@ -14,7 +14,7 @@ from typing import Any
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import THREADS, pairs
+from wgemma.model.forms import THREADS, pairs
 from wgemma.model.places import Places, add_places, load_places
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import EPS, PACKED, Bounds, Linear, Scratch, flat, linear, load_linear, submit

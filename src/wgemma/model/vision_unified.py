@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import THREADS
+from wgemma.model.forms import THREADS
 from wgemma.model.places import Places, add_places, load_places
 from wgemma.model.tower import Linear, Scratch, linear, load_linear, submit
 from wgemma.model.vision_config import VisionConfig

@@ -13,7 +13,7 @@ from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import NEVER, Low, Lows
 from wgemma.model.decoder import Pass
-from wgemma.model.matmul import THREADS, tile_back_form
+from wgemma.model.forms import THREADS, tile_back_form
 from wgemma.model.text import Experts, Layer
 from wgemma.model.weights import Matrix
 from wgemma.train.flat import Flat

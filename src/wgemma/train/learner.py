@@ -18,7 +18,7 @@ from wgemma.gpu.device import Binding, Buffer, Device, Program, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows, Place, lows_over, most_rows
 from wgemma.model.decoder import Pass
-from wgemma.model.matmul import THREADS
+from wgemma.model.forms import THREADS
 from wgemma.model.text import TextWeights
 from wgemma.sync import breathe
 from wgemma.train.backward import Backward

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import THREADS, Matmuls, Result
+from wgemma.model.forms import THREADS
+from wgemma.model.matmul import Matmuls, Result
 from wgemma.model.text import TextWeights
 from wgemma.model.weights import Matrix, Part
 from wgemma.train.backward import transposed

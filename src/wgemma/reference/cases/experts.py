@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import tile_shape
+from wgemma.model.forms import tile_shape
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, framed, widths

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.matmul import Joined, matvec_shape, pairs, tile_form
+from wgemma.model.forms import matvec_shape, pairs, tile_form
+from wgemma.model.matmul import Joined
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins

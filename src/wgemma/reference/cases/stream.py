@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from wgemma.model.experts import norm_constants
-from wgemma.model.matmul import pairs
+from wgemma.model.forms import pairs
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.model.matmul import tile_back_form
+from wgemma.model.forms import tile_back_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets

@@ -8,7 +8,7 @@ from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
-from wgemma.model.matmul import CROWDED
+from wgemma.model.forms import CROWDED
 from wgemma.model.picture import needed
 from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
