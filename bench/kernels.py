@@ -63,6 +63,7 @@ HEADS = [  # (model, kind, heads, kv heads, head size, window)
 ]
 MANY_HEADS = [*HEADS, ("31B", "sliding", 32, 16, 256, 1024)]
 DEPTHS = (512, 4096, 16384)
+CROWDS = (("gate/up", "Q4_K"), ("down", "Q8_0"))  # of 26B-A4B's experts
 RANK = 16
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
 
@@ -178,12 +179,12 @@ class Bench:
 
     def tile(self) -> Iterator[Figure]:
         yield from self._tiles("tile")
-        for what, kind in (("gate/up", "Q4_K"), ("down", "Q8_0")):
-            yield self._crowd(what, kind, "alone", None)
+        for what, kind in CROWDS:
+            yield self._crowd("tile", what, kind, "alone", None)
             for form, constants in self._forms(self.rows):
-                yield self._crowd(what, kind, form, constants)
+                yield self._crowd("tile", what, kind, form, constants)
 
-    def _crowd(self, what: str, kind: str, form: str, constants: dict[str, Any] | None) -> Figure:
+    def _crowd(self, kernel: str, what: str, kind: str, form: str, constants: dict[str, Any] | None) -> Figure:
         """Rows that choose among experts of 26B-A4B evenly, each by itself or put together on the way. Operations are
         those that are asked for, not those of tiles that are not full."""
         there, used, wide = (8, 2, 64) if self.quick else EXPERTS
@@ -196,20 +197,24 @@ class Bench:
             chosen = lab.put(np.stack([lab.rng.permutation(grid[2])[:used] for _ in range(self.rows)]), "<u4")
             x = self._numbers(lab, (self.rows if what == "gate/up" else pairs) * columns)
             y, weights = lab.out(pairs * each), None if what == "gate/up" else self._numbers(lab, pairs)
-            matmuls, tape, groups = Matmuls(self.device, EPS), Tape(self.device, "bench"), None
+            matmuls = Matmuls(self.device, EPS, "fast" if kernel == "tile_bytes" else "exact")
+            tape, groups = Tape(self.device, "bench"), None
             if constants:
-                tall = constants["ROWS"]
-                groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), tall)
+                tall, rounded = constants["ROWS"], lab.out(x.size // 4 * 12 // 32)
+                groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), rounded, tall)
                 bound: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
                 tape.run("group", [grid[2]], bound, (pairs, tall), {"THREADS": THREADS})  # however few there are
             matmuls.experts(tape, matrix, grid, x, y, chosen, weights=weights, groups=groups)
             shape = f"26B experts {what} {columns}→{each} {self.rows} rows"
             size = nbytes(matrix) + x.size + 4 * pairs * each
-            return self._figure("tile", f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)
+            return self._figure(kernel, f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)
 
     def tile_bytes(self) -> Iterator[Figure]:
-        """Without the rounding of the input."""
+        """Without the rounding of the input, but with that of the experts'."""
         yield from self._tiles("tile_bytes")
+        for what, kind in CROWDS:
+            for form, constants in self._forms(self.rows):
+                yield self._crowd("tile_bytes", what, kind, form, constants)
 
     def tile_back(self) -> Iterator[Figure]:
         yield from self._tiles("tile_back")

@@ -40,8 +40,12 @@ def log_softmax(values: Array) -> Array:
 
 
 @pytest.mark.parametrize("chunk", [1, 64])
-def test_fast_is_near_exact_on_the_embedded_model(gpu: NativeDevice, chunk: int) -> None:
-    exact, fast = (log_softmax(logits(gpu, None, precision, None, chunk)) for precision in ("exact", "fast"))
+@pytest.mark.parametrize("model", [None, "tiny-experts.gguf"])
+def test_fast_is_near_exact_on_models_that_were_trained(
+    gpu: NativeDevice, data: Path, model: str | None, chunk: int
+) -> None:
+    target = data / model if model else None  # or the embedded one
+    exact, fast = (log_softmax(logits(gpu, target, precision, None, chunk)) for precision in ("exact", "fast"))
     divergence = (np.exp(exact) * (exact - fast)).sum(-1)
     assert 0 < divergence.mean() <= 0.005
     assert divergence.max() <= 0.05

@@ -102,7 +102,8 @@ def _activations(config: Config, options: Options) -> int:
     wide = max(layer.ffn_width for layer in config.layers)
     columns = config.ple_dim * len(config.layers)
     experts = config.experts_used * (config.width + 3 * config.expert_width)
-    rounded = max(config.width, wide) * 12 // 32 if options.precision == "fast" else 0
+    longest = max(config.width, wide, config.experts_used * config.expert_width)
+    rounded = longest * 12 // 32 if options.precision == "fast" else 0
     return 4 * options.chunk * (5 * config.width + 3 * heads + 3 * wide + 3 * columns + experts + rounded)
 
 

@@ -209,12 +209,9 @@ class Problem:
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
         if self.mode == "thin":
             return {"matvec", "low_project"}
-        if self.kernel == "tile" and "experts" in self.mode:
-            return {"tile", "group"}
-        if self.kernel == "tile" and "bytes" in self.mode:
-            return {"tile", "tile_bytes", "to_bytes"}
-        if self.kernel == "tile" and self.mode == "shared":
-            return {"tile", "add_up"}
+        if self.kernel == "tile":
+            also = {"experts": {"group"}, "bytes": {"tile_bytes", "to_bytes"}, "shared": {"add_up"}}
+            return {"tile"}.union(*(kernels for mode, kernels in also.items() if mode in self.mode))
         if self.kernel == "sample":
             return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
         return {self.kernel}
@@ -290,8 +287,8 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         elif mode:
             yield Problem("matvec", mode + deep, tensor.type, columns)
         if mode and mode != "head":
-            fed = "bytes" if part in ("ffn_gate", "ffn_up", "ffn_down") else ""  # if the model is to be fast
-            key = (mode.removesuffix(" geglu") if "experts" in mode else fed, tensor.type)
+            fed = "bytes" if part.startswith("ffn_") and mode != "thin" else ""  # if the model is to be fast
+            key = (f"{fed} {mode.removesuffix(' geglu')}" if "experts" in mode else fed, tensor.type)
             narrowest[key] = min(columns, narrowest.get(key, columns))
             if rows > NARROW:
                 tall.add(key)

@@ -273,7 +273,8 @@ class Trial:
         y = self._buffer(4 * each * given.ROWS // given.EXPERTS)
         weights = self._put("weights", each) if weighted else None
         chosen = self._words(*given.crowded())
-        groups = Groups(self._buffer(4 * each), self._buffer(16 * Groups.count(*grid)))
+        rounded = self._buffer((each if weighted else rows) * problem.columns // 32 * 48)
+        groups = Groups(self._buffer(4 * each), self._buffer(16 * Groups.count(*grid)), rounded)
         together = self.matmuls.group(self.tape, grid, chosen, groups)
         self.matmuls.experts(self.tape, matrix, grid, x, y, chosen, weights=weights, groups=together)
         self._keep(problem, y)

@@ -4,9 +4,10 @@
 // time; while it multiplies, what it needs next is on its way to its registers.
 //
 //   bytes [R, K / 32, 3] vec4<u32>; y [R, y_stride] f32, written from y_offset on
+//   EXPERTS and WEIGHTED as in tile.wgsl, `bytes` being [R / share, K / 32, 3]
 //
-// Grid: (N / 64, R / ROWS, shares), rounded up. ROWS is 32 (64 threads, EACH 4) or more, and THREADS no fewer.
-// Several shares of K give y [shares, R, y_stride], for add_up.wgsl; each has a block of 32 at least.
+// Grid: (N / 64, R / ROWS, shares), rounded up, or with EXPERTS (N / 64, tiles). ROWS is 32 (64 threads, EACH 4) or more,
+// and THREADS no fewer. Several shares of K give y [shares, R, y_stride], for add_up.wgsl; each has a block of 32 at least.
 
 struct Params {
   blocks: u32,  // K / 32
@@ -14,12 +15,24 @@ struct Params {
   rows: u32,
   y_stride: u32,
   y_offset: u32,
+//#if EXPERTS
+  share: u32,
+  first_expert: u32,
+  experts: u32,  // in this part
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
 @group(0) @binding(3) var<storage, read> bytes: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
+//#if EXPERTS
+@group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>;
+@group(0) @binding(7) var<storage, read> order: array<u32>;
+//#endif
+//#if WEIGHTED
+@group(0) @binding(8) var<storage, read> weights: array<f32>;
+//#endif
 
 const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
 
@@ -45,8 +58,18 @@ fn main(
   let column = thread % 8u;  // columns column, column + 8, … of the tile
   let row = thread / 8u;     // rows row, row + STEP, … of the tile
   // What the thread fetches: a row of W and one of x. Rows past the end are computed as the last one, and not written.
-  let own_w = min(group.x * 64u + thread, params.n - 1u);
-  var own_x = (min(group.y * {{ROWS}}u + thread, params.rows - 1u) * params.blocks + begin) * 3u;
+//#if EXPERTS
+  let tile = tiles[group.y];
+  let expert = tile.x - params.first_expert;
+  if (tile.z == 0u || expert >= params.experts) { return; }
+  let first_w = expert * params.n;
+  let from_x = order[tile.y + min(thread, tile.z - 1u)] / params.share;
+//#else
+  let first_w = 0u;
+  let from_x = min(group.y * {{ROWS}}u + thread, params.rows - 1u);
+//#endif
+  let own_w = first_w + min(group.x * 64u + thread, params.n - 1u);
+  var own_x = (from_x * params.blocks + begin) * 3u;
   var raw: Raw;
   if (thread < 64u) { raw = fetch(own_w, begin); }
   var low = bytes[own_x];
@@ -90,13 +113,23 @@ fn main(
 //#endfor
   }
 //#for j in EACH
+//#if EXPERTS
+  var r{{j}} = params.rows;
+  if (row + {{j}}u * STEP < tile.z) { r{{j}} = order[tile.y + row + {{j}}u * STEP]; }
+//#else
+  let r{{j}} = group.y * {{ROWS}}u + row + {{j}}u * STEP;
+//#endif
 //#for c in 8
-  store(group.z, group.y * {{ROWS}}u + row + {{j}}u * STEP, group.x * 64u + column + {{c}}u * 8u, sum{{j}}_{{c}});
+  store(group.z, r{{j}}, group.x * 64u + column + {{c}}u * 8u, sum{{j}}_{{c}});
 //#endfor
 //#endfor
 }
 
 fn store(part: u32, r: u32, n: u32, sum: f32) {
   if (r >= params.rows || n >= params.n) { return; }
-  y[(part * params.rows + r) * params.y_stride + params.y_offset + n] = sum;
+  var result = sum;
+//#if WEIGHTED
+  result *= weights[r];
+//#endif
+  y[(part * params.rows + r) * params.y_stride + params.y_offset + n] = result;
 }

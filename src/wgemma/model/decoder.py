@@ -103,7 +103,7 @@ class Scratch:
         if z:
             sizes["z"] = rows * z
         if rounds:
-            sizes["rounded"] = rows * max(d, wide // 2) * 12 // 32
+            sizes["rounded"] = rows * max(d, wide // 2, config.experts_used * config.expert_width) * 12 // 32
         self.rows = rows
         self.step = step
         self.z = z

@@ -73,7 +73,7 @@ def ask(
     width, slots = config.expert_width, config.experts_used
     grid = (p.rows, slots, config.expert_count)
     products = [-(-width // 256), p.rows * slots]
-    groups = matmuls.group(p.tape, grid, chosen, Groups(scratch["order"], scratch["tiles"]))
+    groups = matmuls.group(p.tape, grid, chosen, Groups(scratch["order"], scratch["tiles"], scratch.rounded))
     low = p.low(layer, "expert_gate_up")
     if len(experts.gate_up) == 1 and not keeps and low is None and groups is None:
         matmuls.experts(p.tape, experts.gate_up[0], grid, source, act, chosen, geglu=True)

@@ -95,6 +95,7 @@ class Groups:
 
     order: Buffer
     tiles: Buffer
+    rounded: Buffer | None = None  # room for the inputs in bytes, if they may be rounded
     tall: int = TALL
 
     @staticmethod
@@ -327,14 +328,19 @@ class Matmuls:
         constants = tile_shape(groups.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True}
         constants["WEIGHTED"] = weights is not None
         share = slots if weights is None else 1
+        across = [-(-per_expert // 64), Groups.count(*grid, groups.tall)]
+        rounded = self._rounded(tape, matrix, rows * slots // share, source, groups.rounded)
         for part in matrix.parts:
-            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y}
-            bindings |= {"order": groups.order, "tiles": groups.tiles}
+            bindings: dict[str, Binding] = {**part.bindings(), "y": y, "order": groups.order, "tiles": groups.tiles}
             if weights is not None:
                 bindings["weights"] = weights
             where = (share, part.first // per_expert, part.rows // per_expert)
-            params = (matrix.blocks, per_expert, rows * slots, per_expert, 0, 0.0, *where)
-            tape.run("tile", [-(-per_expert // 64), Groups.count(*grid, groups.tall)], bindings, params, constants)
+            params = (matrix.blocks, per_expert, rows * slots, per_expert, 0)
+            if rounded is None:
+                tape.run("tile", across, {**bindings, "x": source}, (*params, 0.0, *where), constants)
+            else:
+                bytes_ = {**bindings, "bytes": rounded}
+                tape.run("tile_bytes", across, bytes_, (*params, *where), constants | {"QUICK": True})
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""

@@ -72,6 +72,11 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_experts, False, "tile", kind="Q6_K", rows=140, n=64, columns=256, **options)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_experts, False, "tile", kind="Q8_0", rows=33, n=10, columns=288, extreme=extreme)
+    for weighted in (False, True):
+        options = {"weighted": weighted, "tall": 32, "in_bytes": True}
+        yield case(_experts, True, "tile_bytes", kind="Q4_0", rows=70, n=70, columns=96, **options)
+        options |= {"skew": "steps"}
+        yield case(_experts, False, "tile_bytes", kind="Q6_K", rows=96, n=65, columns=256, **options)
 
 
 def _experts(
@@ -84,6 +89,7 @@ def _experts(
     skew: str = "crowded",
     tall: int = 64,
     extreme: str = "",
+    in_bytes: bool = False,
 ) -> Outcome:
     """Six experts in parts of two, two slots a row."""
     experts, slots, together = 6, 2, 2
@@ -96,9 +102,21 @@ def _experts(
     bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
     constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
+    if in_bytes:
+        bindings["bytes"], blocks = lab.out(12 * x.size // 32), x.size // 32
+        lab.run("to_bytes", [-(-blocks // 64)], {"x": bindings["x"], "bytes": bindings["bytes"]}, (blocks,))
+        x = twins.rounded(x)
     for part in matrix.parts:
         where = (1 if weighted else slots, part.first // n, part.rows // n)
-        params = (matrix.blocks, n, chosen.size, n, 0, 0.0, *where)
-        lab.run("tile", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, params, constants)
+        params = (matrix.blocks, n, chosen.size, n, 0)
+        if in_bytes:
+            constants["QUICK"] = True
+            lab.run(
+                "tile_bytes", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, (*params, *where), constants
+            )
+        else:
+            lab.run(
+                "tile", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, (*params, 0.0, *where), constants
+            )
     result = twins.experts(w.reshape(experts, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(result),), F32)
