@@ -89,8 +89,9 @@ class Low:
 
     @property
     def shares(self) -> int:
-        """That every number of a few rows' z is left in, to be added up by who multiplies it with b."""
-        return z_shares(self.a.columns)
+        """That every number of a few rows' z is left in, to be added up by who multiplies it with b: one workgroup
+        would wait long for all of a long row."""
+        return -(-self.a.columns // Z_SHARE)
 
 
 @dataclass(slots=True)
@@ -185,11 +186,6 @@ def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group
         return [Group("expert_gate_up", (gate, up), config.width, widths, interleaved=True, experts=count), down]
     apart = [("expert_gate", gate), ("expert_up", up)]
     return [*(Group(name, (tensor,), config.width, (width,), experts=count) for name, tensor in apart), down]
-
-
-def z_shares(columns: int) -> int:
-    """Workgroups that read a row of so many columns: one would wait long for all of a long row."""
-    return -(-columns // Z_SHARE)
 
 
 # -- over memory that is somebody else's
