@@ -27,7 +27,7 @@ from wgemma.files.sounds import Sound, cuts
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.matmul import Precision
-from wgemma.sync import beside, iterate, run
+from wgemma.sync import iterate, run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
 from wgemma.text.template import opens_in_thought, segments
@@ -122,13 +122,13 @@ async def assemble(
     with their names, or None for a file's own."""
     with ExitStack() as unless_loaded:
         try:
-            fitting = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
-            vocabulary = beside(lambda: Tokenizer.from_gguf(opened[0]))  # while the weights are on their way
+            # What does not fit or is damaged is told before all the loading.
+            fitting, tokenizer = await _adapters(opened[0], adapters), Tokenizer.from_gguf(opened[0])
             backend = await _backend(device, files.name, opened, options, progress)
             unless_loaded.callback(backend.close)
             if fitting:
                 await backend.adapt(fitting)
-            model = Model(files, opened, backend, vocabulary())
+            model = Model(files, opened, backend, tokenizer)
         except ModelError as error:  # the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()

@@ -9,7 +9,7 @@ from wgemma.engine.soft import outside
 from wgemma.errors import SettingsError
 
 FEW_ROWS = (1, 2, 4, 8)
-FEW_PASSES = 3  # of the most of these take no longer than a tile of many rows, on large GPUs and on none
+FEW_PASSES = 3  # of the most of these take no longer than one of the lowest tile, on an H200 and on llvmpipe alike
 TILES = (32, 128, 512)
 
 

@@ -278,12 +278,12 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
             yield Problem("activate", "GEGLU")
         dense = mode and "experts" not in mode
         rows = together.get(tensor, tensor.shape[1] * (2 if mode.endswith(" geglu") else 1)) if dense else 0
-        joined = part == "attn_output" and in_pieces(config.layers[int(name.split(".")[1])])
+        layer = config.layers[int(name.split(".")[1])] if part == "attn_output" else None
+        joined = layer is not None and in_pieces(layer)
         makes = joined or (mode.partition(" ")[0] in ("norm", "sum", "head") and pairs(columns) <= MOST_PAIRS)
         deep = " deep" if rows * columns // 32 >= large_from(makes) else ""
-        if joined:
-            head = config.layers[int(name.split(".")[1])].head_dim
-            yield Problem("matvec", "joined" + deep, tensor.type, columns, head)
+        if layer is not None and joined:
+            yield Problem("matvec", "joined" + deep, tensor.type, columns, layer.head_dim)
         elif mode:
             yield Problem("matvec", mode + deep, tensor.type, columns)
         if mode and mode != "head":

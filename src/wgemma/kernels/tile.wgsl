@@ -48,13 +48,7 @@ struct Params {
 //#if SCALE
 @group(0) @binding(5) var<storage, read> side: array<f32>;
 //#endif
-//#if EXPERTS
-@group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>;
-@group(0) @binding(7) var<storage, read> order: array<u32>;
-//#endif
-//#if WEIGHTED
-@group(0) @binding(8) var<storage, read> weights: array<f32>;
-//#endif
+//#include tile_experts
 //#if SOFTCAP
 //#include softcap
 //#endif

@@ -26,13 +26,7 @@ struct Params {
 //#include block
 @group(0) @binding(3) var<storage, read> bytes: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
-//#if EXPERTS
-@group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>;
-@group(0) @binding(7) var<storage, read> order: array<u32>;
-//#endif
-//#if WEIGHTED
-@group(0) @binding(8) var<storage, read> weights: array<f32>;
-//#endif
+//#include tile_experts
 
 const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
 

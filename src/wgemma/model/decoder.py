@@ -344,12 +344,11 @@ class Decoder:
     def _attend(self, p: Pass, layer: Layer, stream: Stream) -> None:
         attention, config, scratch = layer.attention, layer.config, self.scratch
         source: Input = stream.input(layer.attention_norms, scratch["attention x"])
-        low, z = p.low(layer, "qkv"), None
-        if low is not None:
-            z = scratch["z qkv"]
-            source = self.matmuls.project(p.tape, low, p.rows, source, z)
-        place = (scratch["qkv"], attention.width)
-        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, *place, low, z, scratch.parts)
+        result = Result(scratch["qkv"], attention.width, fine=True, parts=scratch.parts)
+        result = self._adapted(p, layer, "qkv", result)
+        if result.low is not None and result.z is not None:
+            source = self.matmuls.project(p.tape, result.low, p.rows, source, result.z)
+        self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, result)
         stream.advance()
         owner = config.index if config.donor is None else config.donor
         segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]

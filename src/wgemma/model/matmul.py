@@ -6,7 +6,7 @@ Callers need not know which.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from wgemma.gpu.device import Binding, Buffer, Device
@@ -215,26 +215,14 @@ class Matmuls:
         for part in matrix.parts:
             self._matvec(tape, matrix, part, rows, source, result)
 
-    def side_by_side(
-        self,
-        tape: Tape,
-        matrices: tuple[Matrix, ...],
-        rows: int,
-        source: Input,
-        y: Buffer,
-        width: int,
-        low: Low | None = None,
-        z: Binding | None = None,
-        parts: Buffer | None = None,
-    ) -> None:
+    def side_by_side(self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Input, result: Result) -> None:
         """Several matrices on one input, their results next to each other: the queries, keys and values."""
         settled = source
         if isinstance(source, Residual) and (rows > self.few or source.settles):
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
-            result = Result(y, width, offset, low=low, z=z, low_first=offset, fine=True, parts=parts)
-            self.linear(tape, matrix, rows, settled, result)
+            self.linear(tape, matrix, rows, settled, replace(result, offset=offset, low_first=offset))
             offset += matrix.rows
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
@@ -339,8 +327,8 @@ class Matmuls:
             if rounded is None:
                 tape.run("tile", across, {**bindings, "x": source}, (*params, 0.0, *where), constants)
             else:
-                bytes_ = {**bindings, "bytes": rounded}
-                tape.run("tile_bytes", across, bytes_, (*params, *where), constants | {"QUICK": True})
+                bindings["bytes"] = rounded
+                tape.run("tile_bytes", across, bindings, (*params, *where), constants | {"QUICK": True})
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""

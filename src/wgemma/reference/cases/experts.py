@@ -10,7 +10,7 @@ from wgemma.gpu.device import Binding
 from wgemma.model.forms import tile_shape
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
-from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, framed, widths
+from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, clear_of_ties, framed, widths
 
 
 def cases() -> Iterator[Case]:
@@ -98,25 +98,20 @@ def _experts(
     order, tiles = twins.group(chosen, experts, tall)
     weights = lab.rng.uniform(0.1, 1, (rows, slots)).astype(np.float32)
     x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=extreme)
+    x = clear_of_ties(x) if in_bytes else x
     y = lab.out(chosen.size * n)
     bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
     constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
+    kernel = "tile"
     if in_bytes:
+        kernel, constants["QUICK"] = "tile_bytes", True
         bindings["bytes"], blocks = lab.out(12 * x.size // 32), x.size // 32
         lab.run("to_bytes", [-(-blocks // 64)], {"x": bindings["x"], "bytes": bindings["bytes"]}, (blocks,))
         x = twins.rounded(x)
     for part in matrix.parts:
         where = (1 if weighted else slots, part.first // n, part.rows // n)
-        params = (matrix.blocks, n, chosen.size, n, 0)
-        if in_bytes:
-            constants["QUICK"] = True
-            lab.run(
-                "tile_bytes", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, (*params, *where), constants
-            )
-        else:
-            lab.run(
-                "tile", [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, (*params, 0.0, *where), constants
-            )
+        params: tuple[float, ...] = (matrix.blocks, n, chosen.size, n, 0, *(() if in_bytes else (0.0,)), *where)
+        lab.run(kernel, [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, params, constants)
     result = twins.experts(w.reshape(experts, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(result),), F32)

@@ -12,7 +12,20 @@ from wgemma.model.matmul import Joined
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, GUARD, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import (
+    EPS,
+    F32,
+    GUARD,
+    THREADS,
+    Case,
+    Lab,
+    Outcome,
+    case,
+    clear_of_ties,
+    framed,
+    untouched,
+    widths,
+)
 from wgemma.reference.twins import Array, Row
 
 OFFSET = 3  # of the results in a row of y
@@ -358,7 +371,7 @@ def _bytes_cases() -> Iterator[Case]:
 def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
     """Read back as numbers, and the sums beside them."""
     x, blocks = lab.activations(rows, columns, extreme=extreme), rows * columns // 32
-    x = x if extreme else _clear_of_ties(x)
+    x = x if extreme else clear_of_ties(x)
     y = lab.out(12 * blocks)
     lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, (blocks,))
     read = lab.read(y, "<u4")
@@ -371,20 +384,12 @@ def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
     return Outcome((numbers, tails[:, 1:], read[12 * blocks :]), (expected, sums, margin), F32)
 
 
-def _clear_of_ties(x: Array) -> Array:
-    """The same but for numbers so near the middle between two bytes that how a GPU divides decides which it becomes."""
-    blocks = x.reshape(-1, 32)
-    step = np.abs(blocks).max(-1, keepdims=True) / 127
-    near_tie = np.abs(blocks / step % 1 - 0.5) < 1e-3
-    return np.where(near_tie, blocks - 0.01 * step, blocks).reshape(x.shape)
-
-
 def _tile_bytes(
     lab: Lab, kind: str, rows: int, n: int, columns: int, most: int = 0, extreme: str = "", shares: int = 1
 ) -> Outcome:
     matrix, w = lab.weights(kind, n, columns, most)
     stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=extreme), rows * columns // 32
-    x = x if extreme else _clear_of_ties(x)
+    x = x if extreme else clear_of_ties(x)
     y, bytes_ = lab.out(shares * rows * stride), lab.out(12 * blocks)
     lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, (blocks,))
     form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}
