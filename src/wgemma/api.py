@@ -122,13 +122,12 @@ async def assemble(
     with their names, or None for a file's own."""
     with ExitStack() as unless_loaded:
         try:
-            # What does not fit or is damaged is told before all the loading.
-            fitting, tokenizer = await _adapters(opened[0], adapters), Tokenizer.from_gguf(opened[0])
+            fitting = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
             backend = await _backend(device, files.name, opened, options, progress)
             unless_loaded.callback(backend.close)
             if fitting:
                 await backend.adapt(fitting)
-            model = Model(files, opened, backend, tokenizer)
+            model = Model(files, opened, backend, Tokenizer.from_gguf(opened[0]))
         except ModelError as error:  # the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
