@@ -29,8 +29,8 @@ from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.forms import THREADS, tile_shape
-from wgemma.model.matmul import AT_ONCE, FEW, Groups, Matmuls, Precision, Result
+from wgemma.model.forms import FEW, THREADS, tile_shape
+from wgemma.model.matmul import AT_ONCE, Groups, Matmuls, Precision, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -374,7 +374,7 @@ class Bench:
             alternate, plain = (NEVER, NEVER, 1), (NEVER, NEVER, 0)
             tape = Tape(self.device, "bench")
             bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
-            form = {"THREADS": THREADS, "SPAN": AT_ONCE}
+            form = {"THREADS": THREADS, "AHEAD": AT_ONCE}
             tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1, 1.0, EPS), form)
             yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
             tape = Tape(self.device, "bench")

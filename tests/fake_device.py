@@ -40,6 +40,7 @@ class FakeDevice:
         self.limits = limits
         self.features = frozenset[str]()
         self.subgroup_size = 1
+        self.in_order = False
         self.compact = False
         self.allocated = 0
         self.kernels: dict[Any, FakeKernel] = {}

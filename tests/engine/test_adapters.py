@@ -257,7 +257,10 @@ def test_a_damaged_setting_in_a_saved_session_is_refused(model: wgemma.Model, tm
         saved._adapter(backend_of(model).engine, [["x"]], "chat")
 
 
-def test_seven_targets_cost_one_dispatch_for_each_input_they_share(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_order", [False, True])
+def test_seven_targets_cost_one_dispatch_for_each_input_they_share_or_one_in_all(
+    tmp_path: Path, in_order: bool
+) -> None:
     write_e2b(tmp_path / "e2b.gguf")
     targets = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     with wgemma.Gguf.open(tmp_path / "e2b.gguf") as gguf:
@@ -269,7 +272,8 @@ def test_seven_targets_cost_one_dispatch_for_each_input_they_share(tmp_path: Pat
             name: Pair(16, columns, rows, array("f", bytes(64 * columns)), array("f", bytes(64 * rows)), 1.0)
             for name, (columns, rows) in shapes.items()
         }
-        device = FakeDevice(Limits(binding=2 << 30, buffer=4 << 30))
+        device = FakeDevice(Limits(binding=2 << 30, buffer=4 << 30, storage_buffers=12))
+        device.in_order = in_order
         engine = run(Engine.load(device, gguf, Options(ple="gpu")))  # type: ignore[arg-type]
         run(engine.adapt(Adapters().having(AdapterFile("x", pairs, 16.0), "x", 1.0)))
         session, counts = Session(engine), {}
@@ -281,4 +285,4 @@ def test_seven_targets_cost_one_dispatch_for_each_input_they_share(tmp_path: Pat
             ]
             counts[choice] = max(tape.dispatches for tape in tapes)
         layers = engine.weights.layers
-    assert counts["x"] == counts[None] + 4 * len(layers)
+    assert counts["x"] == counts[None] + (1 if in_order else 4 * len(layers))

@@ -54,6 +54,7 @@ class BrowserDevice:
         self.limits = Limits(**{name: int(getattr(gpu.limits, name)) for name in Limits.__dataclass_fields__})
         self.features = frozenset(str(name) for name in gpu.features)
         self.subgroup_size = int(gpu.subgroupSize)
+        self.in_order = False  # not known of any
         self.compact = gpu.kind == "CPU"
         self.allocated = 0
         self._distrusted: set[str] = set()

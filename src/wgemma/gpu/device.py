@@ -84,6 +84,7 @@ class Device(Protocol):
     limits: Limits
     features: frozenset[str]
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
+    in_order: bool  # workgroups begin in the order of their numbers, so that one may wait for what an earlier one makes
     compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
 
     def buffer(self, size: int, label: str) -> Buffer:

@@ -37,7 +37,8 @@ _LIMIT_NAMES = {
 }
 _QUERIES = 4096  # the most WebGPU allows in a query set
 _NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
-_WIDE_VENDORS = (0x10DE, 0x1002)  # NVIDIA and AMD: subgroups of 32 threads or more
+_NVIDIA, _AMD = 0x10DE, 0x1002
+_WIDE_VENDORS = (_NVIDIA, _AMD)  # subgroups of 32 threads or more
 _FEATURES = {
     "shader-f16": "shader-f16",
     "subgroup": "subgroups",
@@ -143,6 +144,8 @@ class NativeDevice:
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
+        # Only where it was tried: elsewhere one that waits might keep the others from beginning.
+        self.in_order = self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA
         self._trusted = trusted
         self._distrusted: set[str] = set()
         self._lost = ""

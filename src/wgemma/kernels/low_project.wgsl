@@ -7,8 +7,8 @@
 //                          what the splits of a history gave (joined.wgsl); else x [R, K]
 //   a [N, K] f32; scales [N] f32; z [R, N, shares] f32
 //
-// One workgroup per share: N is small, and this is all about waiting for memory. So a thread asks for all it needs of a
-// before x is made, or for several vectors of a and x at a time. Grid: (N, R, shares); MADE: (N, R).
+// One workgroup per share (low_share.wgsl), since N is small. Where x is made a thread asks for all it needs of a before.
+// Grid: (N, R, shares); MADE: (N, R).
 
 struct Params {
   blocks: u32,  // K / 32
@@ -34,20 +34,20 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> x_out: array<vec4<f32>>;
 //#else
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
+//#include low_share
 //#endif
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
-  let quads = params.blocks * 8u;
-  let first_a = group.x * quads;
-  let first_x = group.y * quads;
 //#if BARE
   let scale = 1.0;
 //#else
   let scale = scales[group.x];
 //#endif
-  var sum = 0.0;
 //#if MADE
+  let quads = params.blocks * 8u;
+  let first_a = group.x * quads;
+  let first_x = group.y * quads;
 //#for j in PAIRS
   let i{{j}} = 2u * (me.index + {{j}}u * {{THREADS}}u);
   var a_near{{j}} = vec4<f32>();
@@ -58,6 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   }
 //#endfor
   prepare(group.y, me, group.x == 0u);
+  var sum = 0.0;
 //#for j in PAIRS
   sum += dot(a_near{{j}}, near{{j}}) + dot(a_far{{j}}, far{{j}});
   if (group.x == 0u && i{{j}} < quads) {
@@ -66,18 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   }
 //#endfor
 //#else
-  let each = (quads + params.shares - 1u) / params.shares;
-  let end = min((group.z + 1u) * each, quads);
-  for (var i = group.z * each + me.index; i < end; i += {{SPAN}}u * {{THREADS}}u) {
-//#for j in SPAN
-    let i{{j}} = min(i + {{j}}u * {{THREADS}}u, quads - 1u);
-    let a{{j}} = a[first_a + i{{j}}];
-    let x{{j}} = x[first_x + i{{j}}];
-//#endfor
-//#for j in SPAN
-    sum += select(0.0, dot(a{{j}}, x{{j}}), i + {{j}}u * {{THREADS}}u < end);
-//#endfor
-  }
+  let sum = low_share(group.x, group.y, group.z, params.shares, me.index);
 //#endif
   // Every thread scales its share, so that none waits for the scale in the end.
   let total = workgroup_sum(scale * sum, me);

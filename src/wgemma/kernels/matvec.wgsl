@@ -11,14 +11,15 @@
 //     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁            rows of W alternate between gate and up; N/2 results
 //     PLE      gelu(yₙ) · side[r, side_offset + n]
 //     SOFTCAP  cap · tanh(yₙ / cap)
-//   LOW: an adapter's Σ_j Σ_s z[r, t(n)·R + j, s] · b[j, n] is added to yₙ before all that (low.wgsl)
+//   LOW: an adapter's Σ_j Σ_s z[r, t(n)·R + j, s] · b[j, n] is added to yₙ before all that (low.wgsl); with MEETS the
+//     first workgroups make that z (meeting.wgsl), else it is there
 //   EXPERTS: group.z is a slot; chosen[r, slot] picks the expert whose N rows are used, y is [R, slots, N]. With
 //     WEIGHTED the input is x[r, slot] and the result is multiplied by weights[r, slot]; else the input is x[r].
 //   WITHIN: so many lanes of a row lie in one subgroup; WIDE: all.
 //   QUICK: x is rounded to eight bits per number, or with FINE to sixteen, with a scale per 32; needs SUBGROUPS.
 //   SELECT: group.y counts through `picked`, which names the row of h to use; y is indexed by group.y.
 //
-// Grid: (up to N / rows at a time, R, slots).
+// Grid: (makers of z + up to N / rows at a time, R, slots).
 
 struct Params {
   blocks: u32,    // K / 32
@@ -47,6 +48,9 @@ struct Params {
   edge2: u32,
   alternate: u32,
 //#endif
+//#if MEETS
+  makers: u32,    // workgroups that make z; none where a dispatch before has had them
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
@@ -63,9 +67,13 @@ struct Params {
 @group(0) @binding(8) var<storage, read> side: array<f32>;
 //#endif
 //#if LOW
-@group(0) @binding(9) var<storage, read> z: array<f32>;
 @group(0) @binding(10) var<storage, read> b: array<f32>;
 //#include low
+//#if MEETS
+//#include meeting
+//#else
+@group(0) @binding(9) var<storage, read> z: array<f32>;
+//#endif
 //#endif
 //#if EXPERTS
 @group(0) @binding(4) var<storage, read> chosen: array<u32>;
@@ -222,6 +230,12 @@ fn get_x(row: u32, i: u32) -> vec4<f32> {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
   let thread = me.index;
+  var own_place = group.x;
+  var places = groups.x;
+//#if MEETS
+  own_place -= params.makers;
+  places -= params.makers;
+//#endif
   var input_row = group.y;
   var first_row = 0u;
 //#if SELECT
@@ -237,9 +251,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
   let lane = thread % LANES;
   let own = 2u * (thread / LANES);
-  let stride = groups.x * ROWS;
+  let stride = places * ROWS;
 //#for i in 2
-  var row{{i}} = first_row + clamped(group.x * ROWS + own + {{i}}u);
+  var row{{i}} = first_row + clamped(own_place * ROWS + own + {{i}}u);
 //#endfor
 //#for d in DEPTH
 //#for i in 2
@@ -248,6 +262,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
 //#if MADE
   prepare(input_row, me, group.x == 0u);
+//#endif
+//#if MEETS
+  if (group.x < params.makers) {
+    make_z(group, me);
+    return;
+  }
+//#endif
+//#if MADE
 //#if WHOLE
   lay_out(0u, thread);
 //#endif
@@ -268,12 +290,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endif
   workgroupBarrier();
 //#endif
-  for (var first = group.x * ROWS; first < params.n; first += stride) {
+  for (var first = own_place * ROWS; first < params.n; first += stride) {
     let last_rows = first + stride >= params.n;
 //#for i in 2
     var sum{{i}} = 0.0;
 //#endfor
 //#if LOW
+//#if !MEETS
     // Here and not earlier: a longer kernel, or one that keeps more in registers, would lose more than it waits for.
 //#for i in 2
     let z{{i}} = low_z(group.y, row{{i}});
@@ -283,6 +306,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       sum{{i}} += z[z{{i}} + j] * low_b(row{{i}}, j / {{SHARES}}u);
 //#endfor
     }
+//#endif
 //#endif
     // Told by a parameter, not by a constant, lest a compiler unroll it: fetching instructions takes time, too.
     for (var start = 0u; start < params.blocks; start += STEP) {
@@ -329,6 +353,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
 //#endfor
     }
+//#if MEETS
+//#for i in 2
+    let n{{i}} = min(first + own + {{i}}u, params.n - 1u);
+    let z{{i}} = low_z(group.y, n{{i}});
+//#endfor
+    for (var j = lane; j < params.rank; j += LANES) {
+//#for i in 2
+      sum{{i}} += met(z{{i}} + j) * low_b(n{{i}}, j / {{SHARES}}u);
+//#endfor
+    }
+//#endif
     // The lanes' sums become one.
 //#if SUBGROUPS
 //#for i in 2

@@ -6,6 +6,8 @@
     a [T·R, K], b [R, N], scales [T·R]; t(n) is the target that result n belongs to: n % 2 where the rows of gate and
     up alternate, else how many of the two edges lie at or before n.
 
+z is made by a dispatch of its own, or of a few rows, where the device can, by the one that needs it, in its `meeting`.
+
 Adapters are set side by side along R, so switching one off is a scale of 0; what an adapter lacks is zeros. Experts
 have such a product each: a [E·T·R, K], b [E, R, N]. The embedding has one that begins with a token (`Table`).
 """
@@ -19,11 +21,13 @@ from wgemma.files.adapter_names import EMBEDDING, OUTPUT
 from wgemma.files.adapter_pairs import AdapterFile, Pair
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.model.config import Config
+from wgemma.model.forms import FEW
 from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part
 
 NEVER = 0xFFFFFFFF  # an edge that no result reaches
 Z_SHARE = 6144  # columns of a long row that one workgroup of low_project.wgsl reads
+MOST_BINDINGS = 12  # storage bindings of a mat-vec that makes z
 ALIGNMENT = 256
 
 
@@ -81,6 +85,7 @@ class Low:
     interleaved: bool
     places: tuple[Place, ...]
     experts: int = 1
+    meeting: Span | None = None  # [FEW, z], where a dispatch finds the z that it makes itself (kernels/meeting.wgsl)
 
     @property
     def columns(self) -> int:
@@ -89,9 +94,7 @@ class Low:
 
     @property
     def shares(self) -> int:
-        """That every number of a few rows' z is left in, to be added up by who multiplies it with b: one workgroup
-        would wait long for all of a long row."""
-        return -(-self.a.columns // Z_SHARE)
+        return z_shares(self.a.columns)
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class Lows:
     embedding: "Table | None" = None
     head: Low | None = None
     slots: int = 1  # experts that a row goes to
+    meetings: Buffer | None = None  # all of them: a pass of a few rows begins by clearing it
 
     def of(self, layer: int, group: str) -> Low | None:
         return self.layers[layer].get(group)
@@ -213,12 +217,31 @@ def lows_over(
     return Lows(tuple(layers), [], None, [])
 
 
+def z_shares(columns: int) -> int:
+    """In how many parts a number of a few rows' z is left, to be added up by who multiplies it with b: one workgroup
+    would wait long for all of a long row."""
+    return -(-columns // Z_SHARE)
+
+
+def meets(device: Device) -> bool:
+    """Whether z of a few rows is made by the dispatch that needs it: a dispatch less for every group."""
+    return device.in_order and device.limits.storage_buffers >= MOST_BINDINGS and not device.compact
+
+
 def most_rows(rank: int) -> int:
     """The most rows that a group's `a` has."""
     return 3 * rank
 
 
-def _low(group: Group, rank: int, a: Span, b: Binding, scales: Binding, wanted: Collection[str]) -> Low:
+def _low(
+    group: Group,
+    rank: int,
+    a: Span,
+    b: Binding,
+    scales: Binding,
+    wanted: Collection[str],
+    meeting: Span | None = None,
+) -> Low:
     rows = rank * len(group.tensors) * group.experts
     places = [
         Place(name, rank * target, *group.place(target), group.widths[target])
@@ -238,6 +261,7 @@ def _low(group: Group, rank: int, a: Span, b: Binding, scales: Binding, wanted: 
         interleaved=group.alternate,
         places=tuple(places),
         experts=group.experts,
+        meeting=meeting,
     )
 
 
@@ -265,6 +289,8 @@ class _Loader:
         self.entries: list[Entry] = []
         self.scales: Buffer | None = None
         self.placed = 0  # bytes of the scales that are somebody's
+        self.meetings: Buffer | None = None
+        self.met = 0  # bytes of the meetings that are somebody's
 
     def load(self, weights: TextWeights) -> Lows:
         config = weights.config
@@ -276,9 +302,16 @@ class _Loader:
         room = sum(_aligned(4 * len(group.tensors) * sum(self._ranks(group))) for group in everything)
         if room:
             self.scales = self._buffer(room, "adapter scales")
-        made = tuple({group.name: low for group in layer if (low := self._low(group)) is not None} for layer in layers)
+        meetings = sum(_aligned(self._meeting_bytes(group)) for layer in layers for group in layer)
+        if meetings and meets(self.device):
+            self.meetings = self._buffer(meetings, "adapter meetings")
+        made = tuple(
+            {group.name: low for group in layer if (low := self._low(group, self._place_meeting(group))) is not None}
+            for layer in layers
+        )
         output, embedding = self._low(head), self._table(table)
-        return Lows(made, self.entries, self.scales, self.buffers, embedding, output, config.experts_used or 1)
+        slots = config.experts_used or 1
+        return Lows(made, self.entries, self.scales, self.buffers, embedding, output, slots, self.meetings)
 
     def _check_all_used(self, everything: Sequence[Group]) -> None:
         """Refuses an adapter of which a part would be left out."""
@@ -292,7 +325,7 @@ class _Loader:
         own = ([adapter.pairs.get(name) for name in group.tensors] for adapter in self.adapters)
         return [max((pair.rank for pair in pairs if pair), default=0) for pairs in own]
 
-    def _low(self, group: Group) -> Low | None:
+    def _low(self, group: Group, meeting: Span | None = None) -> Low | None:
         """The adapters' pairs side by side; None where there are none."""
         ranks = self._ranks(group)
         rank = sum(ranks)
@@ -312,7 +345,7 @@ class _Loader:
                     row += room
         scales = self._place_scales(group, ranks)
         first, second = self._put(group, a, b)
-        return _low(group, rank, first, second, scales, group.tensors)
+        return _low(group, rank, first, second, scales, group.tensors, meeting)
 
     def _spread(self, b: "array[float]", pair: Pair, expert: int, group: Group, target: int, row: int) -> None:
         """Column j of an expert's B becomes a part of row `row` + j of b."""
@@ -356,6 +389,20 @@ class _Loader:
                 first += room
         self.placed += _aligned(size)
         return Span(self.scales, begin, size)
+
+    def _meeting_bytes(self, group: Group) -> int:
+        """Room for z of a few rows; experts have theirs made beforehand."""
+        if group.experts > 1:
+            return 0
+        return 4 * FEW * sum(self._ranks(group)) * len(group.tensors) * z_shares(group.columns)
+
+    def _place_meeting(self, group: Group) -> Span | None:
+        size = self._meeting_bytes(group)
+        if self.meetings is None or not size:
+            return None
+        begin = self.met
+        self.met += _aligned(size)
+        return Span(self.meetings, begin, size)
 
     def _put(self, group: Group, *numbers: "bytearray | array[float]") -> list[Span]:
         """Numbers on the GPU, in one buffer."""

@@ -10,8 +10,7 @@ from wgemma.gpu.device import Binding, Device
 from wgemma.model import attention_tile
 from wgemma.model.cache import Segment
 from wgemma.model.config import LayerConfig
-from wgemma.model.forms import THREADS
-from wgemma.model.matmul import FEW
+from wgemma.model.forms import FEW, THREADS
 from wgemma.model.text import Layer, TextWeights
 
 if TYPE_CHECKING:

@@ -218,6 +218,9 @@ class Decoder:
     def record(self, p: Pass, layers: int | None = None) -> Stream:
         """From the rows' tokens to the residual stream after the last layer, or after fewer layers."""
         stream = Stream(self.scratch["h"], self.scratch["h2"], self.scratch["zeros"])
+        if p.lows and p.lows.meetings and p.rows <= self.matmuls.few:
+            count = p.lows.meetings.size // 4
+            p.tape.run("clear", [min(64, -(-count // 256))], {"words": p.lows.meetings}, (count,))
         self.embed(p.tape, p.rows, p.row_buffer, self.weights.embedding, stream.h, self.config.width**0.5)
         if p.lows and p.lows.embedding:
             self._embed_low(p, p.lows.embedding, stream.h)
@@ -264,7 +267,11 @@ class Decoder:
     def _adapted(self, p: Pass, layer: Layer, group: str, result: Result) -> Result:
         """A result to which adapters add theirs, where there are any."""
         low = p.low(layer, group)
-        return result if low is None else replace(result, low=low, z=self.scratch[f"z {group}"])
+        return result if low is None else replace(result, low=low, z=self._z(p, low, group))
+
+    def _z(self, p: Pass, low: Low, group: str) -> Binding:
+        """Where z goes: to a meeting, if the pass is one of a few rows, which has cleared them."""
+        return low.meeting if low.meeting and p.rows <= self.matmuls.few else self.scratch[f"z {group}"]
 
     def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
         """The logits of the row that the GPU names in `picked`, soft-capped."""
@@ -398,7 +405,7 @@ class Decoder:
         tape, gate_up, wide = p.tape, layer.ffn.gate_up, self.scratch["wide"]
         low, z = p.low(layer, "gate_up"), None
         if low is not None:
-            z = self.scratch["z gate_up"]
+            z = self._z(p, low, "gate_up")
             source = self.matmuls.project(tape, low, rows, source, z)
         if len(gate_up) == 1:
             result = Result(y, then="GEGLU", bare=wide, low=low, z=z, rounded=self.scratch.rounded)

@@ -9,7 +9,7 @@ from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.tape import Number, Tape
-from wgemma.model.matmul import Groups, Matmuls, Residual, Result
+from wgemma.model.matmul import Groups, Input, Matmuls, Residual, Result
 from wgemma.model.weights import Matrix
 
 
@@ -21,7 +21,7 @@ class DirectMatmuls(Matmuls):
     threads = 64
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
-        x: Binding = self.settle(tape, count, source, picked)
+        x: Input = self.settle(tape, count, source, picked)
         if result.low is not None and result.z is not None:
             x = self.project(tape, result.low, count, x, result.z)
         self.linear(tape, matrix, count, x, result)

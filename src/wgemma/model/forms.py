@@ -8,6 +8,7 @@ from typing import Any
 from wgemma.gpu.device import Device
 from wgemma.model.weights import Matrix
 
+FEW = 8  # up to so many rows take the mat-vec path
 THREADS = 256
 FULL_GRID = 528  # workgroups that keep a large GPU busy
 MATVEC_GRID = 396  # and of matvec.wgsl, each of which makes x: three for a multiprocessor of the largest

@@ -14,6 +14,7 @@ from wgemma.gpu.tape import Number, Tape
 from wgemma.model.adapters import Z_SHARE, Low
 from wgemma.model.forms import (
     BUSY,
+    FEW,
     LARGE,
     MOST_PAIRS,
     NARROW,
@@ -29,9 +30,8 @@ from wgemma.model.forms import (
 )
 from wgemma.model.weights import Matrix, Part
 
-FEW = 8  # up to so many rows take the mat-vec path
 MOST_JOINED = 4  # splits of a history that a mat-vec puts together on the way
-AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a thread of low_project.wgsl reads together
+AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a thread of low_share.wgsl reads together
 CROWD = 4  # from so many rows per expert on, on average, they go together
 TALL = 32  # rows of one expert that tile.wgsl does together at most
 
@@ -119,7 +119,8 @@ class Result:
     SOFTCAP  cap · tanh(yₙ / cap)
     SCALE    yₙ · side[n], many rows only
 
-    Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`.
+    Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`,
+    unless it `meets`.
     A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`; of many
     rows to eight if there is room for that in `rounded`, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows. Of
     many rows workgroups may share a sum, too, if `parts` has room for what each of them makes.
@@ -143,6 +144,11 @@ class Result:
 
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
+
+    @property
+    def meets(self) -> bool:
+        """Whether the product makes z itself."""
+        return self.low is not None and self.low.meeting is not None and self.z is self.low.meeting
 
     def low_bindings(self) -> dict[str, Binding]:
         assert self.low is not None and self.z is not None
@@ -198,7 +204,7 @@ class Matmuls:
             self.linear(tape, matrix, rows, source, Result(y, parts=parts))
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
-        constants = {"THREADS": THREADS, "SPAN": AT_ONCE, "BARE": True}
+        constants = {"THREADS": THREADS, "AHEAD": AT_ONCE, "BARE": True}
         tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1, 1.0, self.eps), constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
@@ -208,7 +214,7 @@ class Matmuls:
 
     def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
         """The product of a few rows that have yet to be put together."""
-        if result.low is not None and result.z is not None:
+        if result.low is not None and result.z is not None and not result.meets:
             x = self._project_few(tape, result.low, rows, source, result.z)
             self.linear(tape, matrix, rows, x, result)
             return
@@ -225,9 +231,11 @@ class Matmuls:
             self.linear(tape, matrix, rows, settled, replace(result, offset=offset, low_first=offset))
             offset += matrix.rows
 
-    def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
+    def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Input:
         """Makes z [rows, T·R], of a few rows in shares, an input as adapters see it; gives back the input that their
-        group then takes."""
+        group then takes. Nothing is to be done where that group makes z itself."""
+        if z is low.meeting:
+            return source
         if rows <= self.few:
             return self._project_few(tape, low, rows, source, z)
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
@@ -244,7 +252,7 @@ class Matmuls:
             tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
             return source.x
         params = (low.a.blocks, shares, 1.0, self.eps)
-        constants = {"THREADS": THREADS, "SPAN": AT_ONCE}
+        constants = {"THREADS": THREADS, "AHEAD": AT_ONCE}
         tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
         return source
 
@@ -364,12 +372,17 @@ class Matmuls:
             scale, made = source.scale, source.params(rows)
         else:
             bindings["x"] = source
-        low: tuple[int, ...] = ()
+        low, makers = tuple[int, ...](), 0
         if result.low is not None:
-            constants["LOW"] = True
+            constants |= {"LOW": True, "SHARES": result.low.shares}
             bindings |= result.low_bindings()
-            constants["SHARES"] = result.low.shares
             low = result.low_params(part.first, result.low.shares)
+            if result.meets:
+                constants |= {"MEETS": True, "AHEAD": AT_ONCE}
+                bindings |= {"a": result.low.a.parts[0].codes, "low_scales": result.low.scales}
+                if result.low_first + part.first == 0:  # the group's first dispatch makes z for all
+                    makers = result.low.columns * (1 if makes else result.low.shares)
+                low = (*low, makers)
         if result.then:
             constants[result.then] = True
         if picked is not None:
@@ -379,7 +392,7 @@ class Matmuls:
         place = (result.stride or matrix.rows // share, result.offset + part.first // share)
         side = (result.side_stride, result.side_offset + part.first)
         params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *made, *low)
-        tape.run("matvec", [matvec_groups(part.rows, constants), rows], bindings, params, constants)
+        tape.run("matvec", [makers + matvec_groups(part.rows, constants), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source

@@ -38,7 +38,7 @@ class ManyRows(Matmuls):
     few = 0
     dropout: Dropout | None = None
 
-    def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Binding:
+    def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Input:
         if self.dropout is None:
             return super().project(tape, low, rows, source, z)
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source

@@ -7,7 +7,7 @@ import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.model.attention import few_shape, heads_together, many_form, slices
-from wgemma.model.matmul import FEW
+from wgemma.model.forms import FEW
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
+from wgemma.model import adapters
 from wgemma.model.forms import matvec_shape, pairs, tile_form
 from wgemma.model.matmul import Joined
 from wgemma.model.planes import PLANES
@@ -91,6 +92,12 @@ def _mode_cases() -> Iterator[Case]:
         (False, "Q6_K", 2, 33, 256, {"low": "apart", "mode": "PLE", "lanes": 4}),
         (False, "Q5_0", 1, 130, 96, {"low": "apart", "mode": "SOFTCAP", "most": 31}),
         (True, "Q4_0", 2, 67, 288, {"low": "apart", "shares": 3}),
+        (True, "Q4_K", 2, 130, 768, {"low": "apart", "meets": True, "shares": 3, "largest": EIGHT_BITS}),
+        (True, "Q8_0", 3, 34, 2112, {"low": "alternate", "meets": True, "source": "norm", "mode": "GEGLU"}),
+        (False, "Q6_K", 2, 33, 256, {"low": "apart", "meets": True, "source": "sum", "mode": "PLE", "lanes": 4}),
+        (False, "Q5_0", 8, 130, 96, {"low": "apart", "meets": True, "source": "norm", "shares": 2, "most": 31}),
+        (False, "Q4_0", 3, 64, 288, {"low": "apart", "meets": True, "extreme": "zeros"}),
+        (False, "Q4_0", 3, 64, 288, {"low": "apart", "meets": True, "extreme": "nan"}),
         (True, "Q4_K", 1, 130, 768, {"source": "norm", "largest": EIGHT_BITS, "lanes": 16, "mode": "GEGLU"}),
         (False, "Q6_K", 2, 130, 2304, {"source": "norm", "largest": EIGHT_BITS, "lanes": 32}),
         (False, "Q4_0", 3, 33, 96, {"largest": EIGHT_BITS, "extreme": "nan"}),
@@ -135,14 +142,17 @@ def _matvec(
     cap: float = 3.0,
     low: str = "",
     shares: int = 1,
+    meets: bool = False,
     slices: int = SLICES,
     depth: int = 1,
     largest: int = 0,
 ) -> Outcome:
     """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
-    how the targets of an adapter lie, if there is one, whose z is in `shares`; with `largest` x becomes integers up to
-    that where the device can."""
+    how the targets of an adapter lie, if there is one, whose z is in `shares`; it is made on the way if it `meets` and
+    the device can; with `largest` x becomes integers up to that where the device can."""
     largest = largest if lab.device.subgroup_size > 1 else 0
+    if meets and not adapters.meets(lab.device):
+        source = ""  # what made z has made x, too
     matrix, w = lab.weights(kind, n, columns, most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
@@ -160,8 +170,8 @@ def _matvec(
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, lanes, slices, depth=depth, largest=largest) | {"SELECT": select}
     constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
-    adapter = _Adapter(lab, len(picked), n, low, shares)
-    constants |= {"LOW": bool(low), "SHARES": shares}
+    adapter = _Adapter(lab, len(picked), n, low, shares, x if meets else None, made=bool(source))
+    constants |= {"LOW": bool(low), "SHARES": shares, "MEETS": adapter.makers > 0, "AHEAD": 2}
     bindings |= adapter.bindings
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
@@ -180,12 +190,14 @@ def _matvec(
             0,
             *adapter.params(part.first),
         )
-        grid = [_fewer(part.rows * lanes), len(picked)]
+        makers = 0 if part.first else adapter.makers
+        grid = [makers + _fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
     result = twins.linear(w, twins.rounded(x[picked], largest) if largest else x[picked]) + adapter.adds
     expected = untouched(len(picked), stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
-    return Outcome((lab.read(y), lab.read(h_out)), (framed(expected), framed(v)), F32)
+    made, wanted = adapter.made()
+    return Outcome((lab.read(y), lab.read(h_out), *made), (framed(expected), framed(v), *wanted), F32)
 
 
 def _joined_cases() -> Iterator[Case]:
@@ -193,18 +205,23 @@ def _joined_cases() -> Iterator[Case]:
     yield case(_joined, True, "matvec", kind="Q4_K", rows=1, n=67, heads=3, head=256, splits=4)
     yield case(_joined, False, "matvec", kind="Q8_0", rows=3, n=33, heads=5, head=32, splits=3)
     yield case(_joined, False, "matvec", kind="Q6_K", rows=2, n=64, heads=4, head=64, splits=2)
+    yield case(_joined, True, "matvec", kind="Q4_0", rows=2, n=64, heads=3, head=64, splits=2, low="apart")
 
 
-def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, splits: int) -> Outcome:
+def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, splits: int, low: str = "") -> Outcome:
     matrix, w = lab.weights(kind, n, heads * head)
     joined, x = _pieces(lab, rows, heads, head, splits)
     y = lab.out(rows * n)
     constants = matvec_shape(lab.device, matrix, 8, 1, 64) | joined.constants(matrix.columns)
     (part,) = matrix.parts
     bindings: dict[str, Binding] = {**part.bindings(), **joined.bindings(), "y": y}
-    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows))
-    lab.run("matvec", [_fewer(n * 8), rows], bindings, params, constants)
-    return Outcome((lab.read(y),), (framed(twins.linear(w, x)),), F32)
+    adapter = _Adapter(lab, rows, n, low, 1, x if low else None, made=True)
+    constants |= {"LOW": bool(low), "SHARES": 1, "MEETS": adapter.makers > 0}
+    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows), *adapter.params())
+    grid = [adapter.makers + _fewer(n * 8), rows]
+    lab.run("matvec", grid, {**bindings, **adapter.bindings}, params, constants)
+    made, wanted = adapter.made()
+    return Outcome((lab.read(y), *made), (framed(twins.linear(w, x) + adapter.adds), *wanted), F32)
 
 
 def _pieces(lab: Lab, rows: int, heads: int, head: int, splits: int) -> tuple[Joined, Array]:
@@ -218,15 +235,29 @@ def _pieces(lab: Lab, rows: int, heads: int, head: int, splits: int) -> tuple[Jo
 
 class _Adapter:
     """What an adapter of random numbers adds to n results of each row: those from FIRST on of a group. Its targets lie
-    one behind the other ("apart") or by turns ("alternate"); without either it is none. Every z is in `shares`."""
+    one behind the other ("apart") or by turns ("alternate"); without either it is none. Every z is in `shares`, and is
+    that of an input x if one is given: `makers` workgroups then make it, if the device can."""
 
     FIRST, RANK = 4, 19
 
-    def __init__(self, lab: Lab, rows: int, n: int, how: str, shares: int = 1) -> None:
-        self.how, count, width = how, 2 if how == "alternate" else 3, n + 9
+    def __init__(
+        self, lab: Lab, rows: int, n: int, how: str, shares: int = 1, x: Array | None = None, *, made: bool = False
+    ) -> None:
+        self.lab, self.how, count, width = lab, how, 2 if how == "alternate" else 3, n + 9
         self.edges = (self.FIRST + n // 3, self.FIRST + n // 2)
         z, b = lab.normal(rows, count, self.RANK, shares), lab.normal(self.RANK, width)
         self.bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b)}
+        self.makers = 0
+        if x is not None:
+            columns = count * self.RANK
+            a, scales = lab.normal(columns, x.shape[1], scale=x.shape[1] ** -0.5), lab.normal(columns)
+            self.z = twins.low_project(a, x, scales, shares, made=made)
+            z = self.z.reshape(z.shape)
+            self.bindings["z"] = self.room = lab.put(z)
+            if adapters.meets(lab.device):
+                self.makers = columns * (1 if made else shares)
+                self.room = lab.held(np.zeros(z.shape))
+                self.bindings |= {"z": self.room, "a": lab.put(a), "low_scales": lab.put(scales)}
         self.shape = (self.RANK * shares, count * self.RANK * shares, width)
         at = self.FIRST + np.arange(n)
         apart = (at >= self.edges[0]).astype(np.int64) + (at >= self.edges[1])
@@ -237,7 +268,12 @@ class _Adapter:
     def params(self, first: int = 0) -> tuple[int, ...]:
         if not self.how:
             return ()
-        return (*self.shape, self.FIRST + first, *self.edges, int(self.how == "alternate"))
+        place = (*self.shape, self.FIRST + first, *self.edges, int(self.how == "alternate"))
+        return (*place, 0 if first else self.makers) if self.makers else place
+
+    def made(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """The z that was made, if any, and as it should be."""
+        return ((self.lab.read(self.room),), (framed(self.z),)) if self.makers else ((), ())
 
 
 def _finished(y: Array, mode: str, side: Array, cap: float) -> Array:
@@ -470,7 +506,7 @@ def _low_project(
     else:
         bindings["x"] = lab.put(x)
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
-    constants |= {"PAIRS": pairs(columns), "SPAN": 2, "BARE": bare}
+    constants |= {"PAIRS": pairs(columns), "AHEAD": 2, "BARE": bare}
     grid = [n, rows] if source else [n, rows, shares]
     lab.run("low_project", grid, bindings, (columns // 32, shares, scale, EPS), constants)
     expected = twins.low_project(a, x, scales, shares, made=bool(source))
