@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import wgpu
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
-from wgemma.gpu import raw
+from wgemma.gpu import native, raw
 from wgemma.gpu.device import DEFAULT_LIMITS, Span
 from wgemma.gpu.native import NativeBuffer, NativeDevice, least_subgroup, open_floor_device
 from wgemma.gpu.tape import Tape
@@ -212,6 +213,17 @@ def test_a_kernel_is_made_once_for_the_same_constants(device: NativeDevice) -> N
     assert device.pipelines == count
     assert device.kernel("norm", {"THREADS": 64, "NORM": False, "PAIRS": 1}) is not first
     assert device.pipelines == count + 1
+
+
+def test_what_is_wrong_with_a_kernel_is_raised_when_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = NativeDevice()
+    monkeypatch.setattr(
+        native, "load_shader", lambda name, constants: "@compute @workgroup_size(1) fn main() { nobody(); }"
+    )
+    device.kernel("clear")
+    with pytest.raises(wgpu.GPUError, match="wgpuDeviceCreate"):
+        run(device.confirm())
+    device.close()
 
 
 def test_a_kernel_knows_its_bindings(device: NativeDevice) -> None:

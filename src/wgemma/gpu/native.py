@@ -4,6 +4,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +36,7 @@ _LIMIT_NAMES = {
     "workgroups": "max-compute-workgroups-per-dimension",
     "offset_alignment": "min-storage-buffer-offset-alignment",
 }
+_MOST_COMPILERS = 16  # kernels that are compiled at once
 _QUERIES = 4096  # the most WebGPU allows in a query set
 _NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
 _NVIDIA, _AMD = 0x10DE, 0x1002
@@ -107,13 +109,18 @@ class NativeBuffer:
 class NativeKernel:
     """A compute pipeline, its layout, and which binding is which."""
 
-    __slots__ = ("bindings", "layout", "name", "pipeline")
+    __slots__ = ("_making", "bindings", "layout", "name")
 
-    def __init__(self, name: str, pipeline: Any, layout: Any, bindings: Mapping[str, int]) -> None:
+    def __init__(self, name: str, making: "Future[Any]", layout: Any, bindings: Mapping[str, int]) -> None:
         self.name = name
-        self.pipeline = pipeline
         self.layout = layout
         self.bindings = bindings
+        self._making = making
+
+    @property
+    def pipeline(self) -> Any:
+        """As soon as it is compiled; raises what is wrong with it."""
+        return self._making.result()
 
 
 class NativeDevice:
@@ -150,6 +157,8 @@ class NativeDevice:
         self._distrusted: set[str] = set()
         self._lost = ""
         self._staging: list[Any] = []
+        # Drivers take their time to compile, and one kernel knows nothing of another: who replays waits for its own.
+        self._compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_COMPILERS))
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
         self.allocated = 0
 
@@ -212,7 +221,9 @@ class NativeDevice:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
 
     async def confirm(self) -> None:
-        """Whatever is wrong was raised when it was made."""
+        """Whatever is wrong with a buffer was raised when it was made."""
+        for kernel in self._kernels.values():
+            _ = kernel.pipeline
 
     async def pace(self) -> None:
         """Nobody waits for what is under way."""
@@ -271,12 +282,14 @@ class NativeDevice:
             for d in declared
         ]
         layout = self._device.create_bind_group_layout(entries=entries)
-        module = self._module(name, code)
-        pipeline = self._device.create_compute_pipeline(
+        making = self._compilers.submit(self._pipeline, name, code, layout)
+        return NativeKernel(name, making, layout, {d.name: d.index for d in declared})
+
+    def _pipeline(self, name: str, code: str, layout: Any) -> Any:
+        return self._device.create_compute_pipeline(
             layout=self._device.create_pipeline_layout(bind_group_layouts=[layout]),
-            compute={"module": module, "entry_point": "main"},
+            compute={"module": self._module(name, code), "entry_point": "main"},
         )
-        return NativeKernel(name, pipeline, layout, {d.name: d.index for d in declared})
 
     def _module(self, name: str, code: str) -> Any:
         trusted = None if self.plain(name) else trusted_module(self._device, name, code)
@@ -372,6 +385,7 @@ class NativeDevice:
 
     def close(self) -> None:
         self._lost = self._lost or "it was closed"
+        self._compilers.shutdown(cancel_futures=True)
         self._kernels.clear()
         self._staging.clear()
         self._device.destroy()
