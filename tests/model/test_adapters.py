@@ -21,7 +21,7 @@ from wgemma.gpu.device import Limits, Span
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model import attention
-from wgemma.model.adapters import load_adapters, lows_over, meets
+from wgemma.model.adapters import MOST_BINDINGS, load_adapters, lows_over, meets
 from wgemma.model.config import Config, find_tensors
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import quantize
@@ -154,6 +154,8 @@ def test_every_matrix_can_be_adapted_the_embedding_the_output_and_experts_too(
     path, file = shared / f"models/{model}.gguf", tmp_path / "all.gguf"
     write_gguf_adapter(everything(path), file)
     compare(path, file, gpu, 1e-3 if "e2b" in model else 5e-3)
+    meeting = [kernel for (_, constants), kernel in gpu._kernels.items() if dict(constants).get("MEETS")]
+    assert 0 < max(len(kernel.bindings.keys() - {"params"}) for kernel in meeting) <= MOST_BINDINGS
 
 
 @pytest.mark.parametrize("device", ["compact", "gpu"])

@@ -84,7 +84,7 @@ class Device(Protocol):
     limits: Limits
     features: frozenset[str]
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
-    in_order: bool  # workgroups begin in the order of their numbers, so that one may wait for what an earlier one makes
+    in_order: bool  # a workgroup may wait for what an earlier one makes, which is sure to be at work, or done
     compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
 
     def buffer(self, size: int, label: str) -> Buffer:
@@ -97,7 +97,7 @@ class Device(Protocol):
 
     async def confirm(self) -> None:
         """Returns when all buffers and kernels made so far are known to be good, and raises what is wrong with them.
-        Natively that is known at once, and there is nothing to do."""
+        Natively a buffer is known at once."""
         ...
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:

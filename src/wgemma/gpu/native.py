@@ -111,7 +111,7 @@ class NativeKernel:
 
     __slots__ = ("_making", "bindings", "layout", "name")
 
-    def __init__(self, name: str, making: "Future[Any]", layout: Any, bindings: Mapping[str, int]) -> None:
+    def __init__(self, name: str, making: Future[Any], layout: Any, bindings: Mapping[str, int]) -> None:
         self.name = name
         self.layout = layout
         self.bindings = bindings
@@ -151,13 +151,13 @@ class NativeDevice:
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
-        # Only where it was tried: elsewhere one that waits might keep the others from beginning.
-        self.in_order = self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA
+        # Where it was tried, or nearly so: elsewhere one that waits might keep the others from beginning.
+        self.in_order = self.info.backend == "Vulkan" and (self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA)
         self._trusted = trusted
         self._distrusted: set[str] = set()
         self._lost = ""
         self._staging: list[Any] = []
-        # Drivers take their time to compile, and one kernel knows nothing of another: who replays waits for its own.
+        # Drivers take their time to compile, and one kernel knows nothing of another: who makes a program waits.
         self._compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_COMPILERS))
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
         self.allocated = 0
@@ -221,9 +221,9 @@ class NativeDevice:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
 
     async def confirm(self) -> None:
-        """Whatever is wrong with a buffer was raised when it was made."""
-        for kernel in self._kernels.values():
-            _ = kernel.pipeline
+        """What is wrong with a buffer was raised when it was made; kernels are waited for."""
+        for kernel in list(self._kernels.values()):
+            self._compiled(kernel)
 
     async def pace(self) -> None:
         """Nobody waits for what is under way."""
@@ -286,10 +286,21 @@ class NativeDevice:
         return NativeKernel(name, making, layout, {d.name: d.index for d in declared})
 
     def _pipeline(self, name: str, code: str, layout: Any) -> Any:
-        return self._device.create_compute_pipeline(
-            layout=self._device.create_pipeline_layout(bind_group_layouts=[layout]),
-            compute={"module": self._module(name, code), "entry_point": "main"},
-        )
+        try:
+            return self._device.create_compute_pipeline(
+                layout=self._device.create_pipeline_layout(bind_group_layouts=[layout]),
+                compute={"module": self._module(name, code), "entry_point": "main"},
+            )
+        except wgpu.GPUError as trouble:
+            raise self.trouble(f"{name} cannot be compiled", trouble) from None
+
+    def _compiled(self, kernel: NativeKernel) -> Any:
+        """Its pipeline. One that cannot be compiled is forgotten, lest others hear of it later."""
+        try:
+            return kernel.pipeline
+        except DeviceError:
+            self._kernels = {key: made for key, made in self._kernels.items() if made is not kernel}
+            raise
 
     def _module(self, name: str, code: str) -> Any:
         trusted = None if self.plain(name) else trusted_module(self._device, name, code)
@@ -310,7 +321,7 @@ class NativeDevice:
             group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
         except wgpu.GPUError as trouble:
             raise self.trouble(f"{kernel.name} cannot be bound", trouble) from None
-        return kernel.pipeline, group, command.grid
+        return self._compiled(kernel), group, command.grid
 
     # -- profiling
 

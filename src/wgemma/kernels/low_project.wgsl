@@ -7,7 +7,7 @@
 //                          what the splits of a history gave (joined.wgsl); else x [R, K]
 //   a [N, K] f32; scales [N] f32; z [R, N, shares] f32
 //
-// One workgroup per share (low_share.wgsl), since N is small. Where x is made a thread asks for all it needs of a before.
+// One workgroup per share (low_share.wgsl), since N is small. A thread asks for all it needs of a before x is made.
 // Grid: (N, R, shares); MADE: (N, R).
 
 struct Params {

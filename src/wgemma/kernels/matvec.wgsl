@@ -92,7 +92,7 @@ const LANES = {{LANES}}u;
 const STEP = {{DEPTH}}u * LANES;
 const SETS = 256u / LANES;
 const ROWS = 2u * SETS;
-const SHARES = 256u / {{WITHIN}}u;
+const PIECES = 256u / {{WITHIN}}u;
 const SLICE = {{SLICE}}u;  // blocks of x in workgroup memory at a time, a multiple of STEP
 
 //#if QUICK
@@ -205,7 +205,7 @@ fn product(raw: Raw, x: Summed) -> f32 {
 //#endif
 
 //#if !WIDE
-var<workgroup> shares: array<f32, 2u * SHARES>;
+var<workgroup> pieces: array<f32, 2u * PIECES>;
 //#endif
 
 //#if MADE
@@ -354,6 +354,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
     }
 //#if MEETS
+    // row0 and row1 are the next ones by now.
 //#for i in 2
     let n{{i}} = min(first + own + {{i}}u, params.n - 1u);
     let z{{i}} = low_z(group.y, n{{i}});
@@ -377,7 +378,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     workgroupBarrier();
     if (thread % {{WITHIN}}u == 0u) {
 //#for i in 2
-      shares[{{i}}u * SHARES + thread / {{WITHIN}}u] = sum{{i}};
+      pieces[{{i}}u * PIECES + thread / {{WITHIN}}u] = sum{{i}};
 //#endfor
     }
     workgroupBarrier();
@@ -389,7 +390,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#endfor
       for (var j = thread * (LANES / {{WITHIN}}u); j < (thread + 1u) * (LANES / {{WITHIN}}u); j++) {
 //#for i in 2
-        sum{{i}} += shares[{{i}}u * SHARES + j];
+        sum{{i}} += pieces[{{i}}u * PIECES + j];
 //#endfor
       }
     }

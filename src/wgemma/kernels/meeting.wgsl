@@ -4,7 +4,7 @@
 //   z [R, N, shares]  the bits of f32, cleared beforehand: 0 is what is not there yet, and so a zero is told as −0
 //   a [N, K] f32; low_scales [N] f32
 //
-// This is for devices whose workgroups begin in the order of their numbers (gpu/device.py: in_order), so that who waits
+// This is for devices that begin workgroups in the order of their numbers (gpu/device.py: in_order), so that who waits
 // knows the others to be at work. A number at a time goes from one to another, and so atomics are all it takes.
 
 @group(0) @binding(9) var<storage, read_write> z: array<atomic<u32>>;

@@ -26,7 +26,7 @@ from wgemma.model.text import Experts, Layer, TextWeights
 from wgemma.model.weights import Matrix, Part
 
 NEVER = 0xFFFFFFFF  # an edge that no result reaches
-Z_SHARE = 6144  # columns of a long row that one workgroup of low_project.wgsl reads
+Z_SHARE = 6144  # columns of a long row that one workgroup reads (low_share.wgsl)
 MOST_BINDINGS = 12  # storage bindings of a mat-vec that makes z
 ALIGNMENT = 256
 

@@ -218,7 +218,7 @@ class Decoder:
     def record(self, p: Pass, layers: int | None = None) -> Stream:
         """From the rows' tokens to the residual stream after the last layer, or after fewer layers."""
         stream = Stream(self.scratch["h"], self.scratch["h2"], self.scratch["zeros"])
-        if p.lows and p.lows.meetings and p.rows <= self.matmuls.few:
+        if p.lows and p.lows.meetings and self._meets(p):
             count = p.lows.meetings.size // 4
             p.tape.run("clear", [min(64, -(-count // 256))], {"words": p.lows.meetings}, (count,))
         self.embed(p.tape, p.rows, p.row_buffer, self.weights.embedding, stream.h, self.config.width**0.5)
@@ -269,9 +269,13 @@ class Decoder:
         low = p.low(layer, group)
         return result if low is None else replace(result, low=low, z=self._z(p, low, group))
 
+    def _meets(self, p: Pass) -> bool:
+        """Whether a pass begins by clearing the meetings of its adapters, if they have any, and so can use them."""
+        return p.rows <= self.matmuls.few
+
     def _z(self, p: Pass, low: Low, group: str) -> Binding:
-        """Where z goes: to a meeting, if the pass is one of a few rows, which has cleared them."""
-        return low.meeting if low.meeting and p.rows <= self.matmuls.few else self.scratch[f"z {group}"]
+        """Where z goes."""
+        return low.meeting if low.meeting and self._meets(p) else self.scratch[f"z {group}"]
 
     def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
         """The logits of the row that the GPU names in `picked`, soft-capped."""
