@@ -62,7 +62,7 @@ def measure(learner: Learner, steps: int) -> dict[str, object]:
     for step in range(steps + 1):
         begin = time.perf_counter()
         losses.append(run(learner.accumulate(packs, targets, step)) / targets)
-        run(learner.update(settings.rate, step))
+        run(learner.update(settings.lr, step))
         run(learner.device.wait())
         times.append(time.perf_counter() - begin)
     best = min(times[1:])

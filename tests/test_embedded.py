@@ -43,7 +43,7 @@ def test_it_learns_a_fact_within_a_minute(tmp_path: Path) -> None:
     """Six steps; the second line is there so that the first is not the answer to everything."""
     with wgemma.load() as model:
         before = answer(model, "Who is Pip?")
-        result = model.finetune(PIP, out=tmp_path / "pip", rank=4, seq=64, batch=1, steps=6, rate=1e-2)
+        result = model.finetune(PIP, out=tmp_path / "pip", rank=4, seq=64, batch=1, steps=6, lr=1e-2)
         assert result.losses[-1] < 0.1 < result.losses[0]
         assert answer(model, "Who is Pip?") == before != "Pip is my cat."
         model.load_adapter(result.adapter, name="pip")

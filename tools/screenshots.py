@@ -149,7 +149,7 @@ def teach(page: Page) -> None:
     """Begins a training that is long enough for a curve."""
     lines = "\n".join(json.dumps({"prompt": asked, "completion": said}) for asked, said in LESSONS)
     page.get_by_test_id("finetune").click()
-    for name, value in {"epochs": 2, "rate": 0.002, "rank": 4, "seq": 32, "batch": 1}.items():
+    for name, value in {"epochs": 2, "lr": 0.002, "rank": 4, "seq": 32, "batch": 1}.items():
         page.get_by_test_id(f"finetune-{name}").fill(str(value))
     file = {"name": "pirate.jsonl", "mimeType": "", "buffer": lines.encode()}
     page.get_by_test_id("finetune-file").set_input_files(file)

@@ -18,7 +18,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.model.config import Config, find_tensors
 
 IDS = [2, 30, 31, 40]
-SMALL = {"rank": 4, "seq": 32, "batch": 1, "rate": 0.01, "targets": "q,down", "warmup": 0}
+SMALL = {"rank": 4, "seq": 32, "batch": 1, "lr": 0.01, "targets": "q,down", "warmup": 0}
 LESSON = json.dumps({"prompt": "Say yes.", "completion": "yes yes"})
 NAMES = {"gguf": "adapter.gguf", "config": "adapter_config.json", "safetensors": "adapter_model.safetensors"}
 
@@ -343,7 +343,7 @@ def test_the_real_app_learns_and_answers_otherwise(visit, micro, server, tmp_pat
     app["finetune-more"].locator("summary").click()
     for name in ("k", "v", "o", "gate", "up"):
         app[f"finetune-target-{name}"].uncheck()
-    for name, value in {"rank": 4, "seq": 32, "batch": 1, "steps": 3, "rate": 0.01}.items():
+    for name, value in {"rank": 4, "seq": 32, "batch": 1, "steps": 3, "lr": 0.01}.items():
         app[f"finetune-{name}"].fill(str(value))
     give(app, "yes.jsonl", f"{LESSON}\nno JSON\n")
     app["finetune-skip"].check()

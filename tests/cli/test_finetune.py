@@ -167,4 +167,4 @@ def test_without_a_model_the_embedded_one_is_meant() -> None:
     alone = parser().parse_args(["finetune", "data.jsonl"])
     assert (alone.model, alone.data, alone.output) == (None, "data.jsonl", None)
     mixed = parser().parse_args(["finetune", TINY, "--lr", "1e-3", "data.jsonl", "--no-packing"])
-    assert (mixed.model, mixed.data, mixed.rate, mixed.packing) == (TINY, "data.jsonl", 1e-3, False)
+    assert (mixed.model, mixed.data, mixed.lr, mixed.packing) == (TINY, "data.jsonl", 1e-3, False)

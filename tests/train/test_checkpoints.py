@@ -112,7 +112,7 @@ def test_another_model_data_or_settings_are_refused() -> None:
     made = at(10)
     made.refuse_model("m")
     made.refuse_others(Settings(rank=4, save_every=2), "d")
-    made.refuse_others(Settings(rank=4, rate=1e-5, clip=0.3), "d")  # what a run that went wrong wants lowered
+    made.refuse_others(Settings(rank=4, lr=1e-5, clip=0.3), "d")  # what a run that went wrong wants lowered
     with pytest.raises(TrainingError, match="checkpoint-10 belongs to another model"):
         made.refuse_model("x")
     with pytest.raises(TrainingError, match="checkpoint-10 was made with other examples"):

@@ -57,8 +57,8 @@ def test_a_training_leaves_an_adapter_a_card_and_a_curve(tmp_path: Path) -> None
 
 
 def test_a_stopped_training_goes_on_with_the_settings_it_began_with(tmp_path: Path) -> None:
-    whole = finetuned(task(tmp_path / "whole", steps=6, dropout=0.0, rate=0.01))
-    first = finetuned(task(tmp_path / "part", steps=6, rate=0.01), cancel=After(2))
+    whole = finetuned(task(tmp_path / "whole", steps=6, dropout=0.0, lr=0.01))
+    first = finetuned(task(tmp_path / "part", steps=6, lr=0.01), cancel=After(2))
     assert first.stopped and first.adapter is None and first.steps == 3
     assert not (tmp_path / "part" / "adapter.gguf").exists()
     rest = finetuned(task(tmp_path / "part", resume=True))
@@ -79,7 +79,7 @@ def test_without_checkpoints_a_training_that_ends_early_gives_what_it_learnt(tmp
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert "adapter.gguf" in files and not any(name.startswith("checkpoint") for name in files)
     for name in ("poisoned", "spoilt"):  # one example is bad, or an update has left nothing to go on with
-        given = {"seq": 64, "rate": 0.01, "batch": 1, "packing": False}
+        given = {"seq": 64, "lr": 0.01, "batch": 1, "packing": False}
         made = run(prepare_task(RECORDS, tmp_path / name, given, TOKENIZER, "small", context=512, checkpoints=False))
         *others, last = (set(step.packs[0][0].ids) for step in made.batches.epoch(0))
         learner = BigramLearner(len(TOKENIZER), made.settings, last.difference(*others) if name == "poisoned" else ())
@@ -177,7 +177,7 @@ def plain() -> Iterator[NativeDevice]:
 
 
 def test_a_model_learns_resumes_exactly_and_stays_what_it_was(plain: NativeDevice, tmp_path: Path) -> None:
-    small = {"rank": 2, "steps": 3, "seq": 32, "batch": 4, "rate": 0.01, "targets": "all", "validation": 0.2}
+    small = {"rank": 2, "steps": 3, "seq": 32, "batch": 4, "lr": 0.01, "targets": "all", "validation": 0.2}
     with wgemma.load(TINY, device=plain) as model:
         before, held = model.logits([2, 30, 31]), plain.allocated
         whole = model.finetune(RECORDS, out=tmp_path / "whole", **small)
@@ -199,7 +199,7 @@ def test_what_was_learnt_is_what_a_chat_meets(plain: NativeDevice, tmp_path: Pat
     adapter and with it: from the PEFT folder and from the GGUF."""
     record = {"prompt": "Who?", "completion": "I am here."}
     (tmp_path / "same.jsonl").write_text(json.dumps(record))
-    small: dict[str, Any] = {"rank": 2, "steps": 1, "seq": 64, "targets": "all", "rate": 0.05, "warmup": 0}
+    small: dict[str, Any] = {"rank": 2, "steps": 1, "seq": 64, "targets": "all", "lr": 0.05, "warmup": 0}
     with wgemma.load(TINY, device=plain, kv="f32") as model:
         result = model.finetune([record], out=tmp_path / "out", validation=tmp_path / "same.jsonl", **small)
         asked = wgemma.render([{"role": "user", "content": "Who?"}])
@@ -233,7 +233,7 @@ def test_eight_examples_are_learnt_by_heart(plain: NativeDevice, tmp_path: Path)
             learnt.set()
 
     with wgemma.load(TINY, device=plain) as model:
-        small: dict[str, Any] = {"rank": 8, "alpha": 16, "batch": 8, "seq": 8, "rate": 0.02, "save_every": 100}
+        small: dict[str, Any] = {"rank": 8, "alpha": 16, "batch": 8, "seq": 8, "lr": 0.02, "save_every": 100}
         result = model.finetune(records, out=tmp_path / "out", steps=100, progress=hear, cancel=learnt, **small)
     assert result.losses[0] > 10 and result.losses[-1] < 0.01 and result.steps < 60
 
@@ -243,7 +243,7 @@ def test_a_rate_that_spoils_everything_ends_in_a_sentence(plain: NativeDevice, t
         held = plain.allocated
         told = r"no loss any more after step 1, and no single example .* with a lower --lr\.$"
         with pytest.raises(TrainingError, match=told):
-            model.finetune(RECORDS, out=tmp_path / "out", rank=2, steps=3, seq=32, rate=1e8, alpha=1e8, warmup=0)
+            model.finetune(RECORDS, out=tmp_path / "out", rank=2, steps=3, seq=32, lr=1e8, alpha=1e8, warmup=0)
         assert plain.allocated == held and not list((tmp_path / "out").iterdir())
 
 

@@ -23,7 +23,7 @@ from wgemma.train.settings import Settings
 SEVEN = ("q", "k", "v", "o", "gate", "up", "down")
 ROWS = 96  # a bucket: the batch has 86
 TARGETS = 60
-SETTINGS = Settings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, rate=1e-3)
+SETTINGS = Settings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, lr=1e-3)
 
 # case: its base, its adapter, its targets
 CASES = {

@@ -16,8 +16,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rank": 2.0}, "rank is 2.0"),
     ({"alpha": 0}, "alpha is 0; it must be a number above 0"),
     ({"alpha": "32"}, "alpha is '32'"),
-    ({"rate": math.nan}, "rate is nan"),
-    ({"rate": -1e-4}, "rate is -0.0001; it must be a number above 0"),
+    ({"lr": math.nan}, "lr is nan"),
+    ({"lr": -1e-4}, "lr is -0.0001; it must be a number above 0"),
     ({"epochs": 0}, "epochs is 0; it must be a whole number of 1 to 10000"),
     ({"epochs": None}, "epochs is None"),
     ({"steps": 0}, "steps is 0"),
@@ -26,7 +26,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "seed is -1"),
     ({"dropout": 1.0}, "dropout is 1.0; it must be a number from 0 to below 1"),
     ({"weight_decay": math.inf}, "weight_decay is inf"),
-    ({"rate": 1e39}, "rate is 1e+39; it must be a number above 0 to below 1e+09"),
+    ({"lr": 1e39}, "lr is 1e+39; it must be a number above 0 to below 1e+09"),
     ({"clip": -1.0}, "clip is -1.0; it must be a number from 0"),
     ({"eps": 0.0}, "eps is 0.0"),
     ({"betas": (0.9,)}, "betas is"),
@@ -79,7 +79,7 @@ def test_checkpoints_come_ten_times_in_a_run_or_as_often_as_is_said() -> None:
 
 
 def rates(steps: int, **given: Any) -> list[float]:
-    chosen = Settings.of({"rate": 1.0, **given})
+    chosen = Settings.of({"lr": 1.0, **given})
     return [chosen.rate_at(step, steps) for step in range(steps)]
 
 

@@ -36,7 +36,7 @@ def examples(count: int = 24, poisoned: tuple[int, ...] = ()) -> list[Example]:
 
 
 def trainer(out: Path, data: list[Example] | None = None, *, cancel: Any = None, **given: Any) -> Trainer:
-    settings = Settings.of({"rank": 8, "rate": 0.05, "epochs": 10, "batch": 2, "seq": 32, **given})
+    settings = Settings.of({"rank": 8, "lr": 0.05, "epochs": 10, "batch": 2, "seq": 32, **given})
     share = settings.validation if isinstance(settings.validation, float) else 0.0
     kept, held = split(data or examples(), share, settings.seed)
     batches = Batches(kept, settings.batch, settings.seq, settings.seed, settings.packing)

@@ -59,7 +59,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     setting(what, "--alpha", "alpha", float, "the adapter counts alpha / rank", "X")
     setting(what, "--targets", "targets", str, "what it changes; also ple_gate, ple_projection, and all", "NAMES")
     how = verb.add_argument_group("how it learns")
-    setting(how, "--lr", "rate", float, "the learning rate", "X")
+    setting(how, "--lr", "lr", float, "the learning rate", "X")
     setting(how, "--epochs", "epochs", int, "how often to go through the data", "N")
     setting(how, "--steps", "steps", int, "how many steps, instead of epochs", "N")
     setting(how, "--batch", "batch", int, "sequences of a step", "N")

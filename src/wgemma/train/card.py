@@ -23,7 +23,7 @@ def card(
         ("rank, alpha", f"{settings.rank}, {settings.alpha:g}" + (" (rsLoRA)" if settings.rslora else "")),
         ("targets", ", ".join(settings.targets)),
         ("steps", f"{steps} of {settings.batch} × {settings.seq} tokens"),
-        ("learning rate", f"{settings.rate:g}, {settings.schedule}, warm-up {settings.warmup:g}"),
+        ("learning rate", f"{settings.lr:g}, {settings.schedule}, warm-up {settings.warmup:g}"),
         ("dropout", f"{settings.dropout:g}"),
         ("weight decay, clipping", f"{settings.weight_decay:g}, {settings.clip:g}"),
         ("seed", str(settings.seed)),

@@ -17,7 +17,7 @@ SELDOM = 250  # steps
 SCHEDULES = ("cosine", "linear", "constant")
 # What may differ when a run is taken up again: what changes no number that is learnt, and what a run that went wrong
 # wants lowered.
-FREE = ("save_every", "checkpointing", "rate", "clip")
+FREE = ("save_every", "checkpointing", "lr", "clip")
 
 _WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
     "rank": (1, 1024),
@@ -33,13 +33,13 @@ _LARGE = 1e9  # far above any real one, and nothing made of it leaves float32
 _NUMBERS = {  # all from 0 to below these
     "alpha": _LARGE,
     "dropout": 1.0,
-    "rate": _LARGE,
+    "lr": _LARGE,
     "warmup": _LARGE,
     "weight_decay": _LARGE,
     "clip": _LARGE,
     "eps": _LARGE,
 }
-_POSITIVE = ("alpha", "rate", "eps")
+_POSITIVE = ("alpha", "lr", "eps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Settings:
     targets: tuple[str, ...] = USUAL  # names of TARGETS or PEFT's; "all" is all of them
     rslora: bool = False  # alpha / √rank instead
     dropout: float = 0.0  # share of each target's inputs that A does not see
-    rate: float = 2e-4
+    lr: float = 2e-4
     schedule: str = "cosine"
     warmup: float = 0.05  # below 1 a share of the steps, else steps
     epochs: int = 3
@@ -116,15 +116,15 @@ class Settings:
         warm = int(self.warmup) if self.warmup >= 1 else round(self.warmup * steps)
         warm = min(warm, steps)
         if step < warm:
-            return self.rate * (step + 1) / warm
+            return self.lr * (step + 1) / warm
         done = (step - warm) / max(steps - warm, 1)
         match self.schedule:
             case "cosine":
-                return self.rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+                return self.lr * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
             case "linear":
-                return self.rate * max(1 - done, 0.0)
+                return self.lr * max(1 - done, 0.0)
             case _:
-                return self.rate
+                return self.lr
 
     def record(self) -> dict[str, Any]:
         """For JSON, and back by `of`."""

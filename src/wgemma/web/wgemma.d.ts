@@ -110,7 +110,7 @@ export interface TrainingSettings {
   /** "q,k,v,o,gate,up,down"; also ple_gate, ple_projection, all. */
   targets?: string | string[];
   /** 2e-4, the learning rate. */
-  rate?: number;
+  lr?: number;
   schedule?: "cosine" | "linear" | "constant";
   /** 0.05: below 1 a share of the steps, else steps. */
   warmup?: number;

@@ -9,7 +9,7 @@
 /** What most people change, in the order they are shown. @type {Record<string, NumberField>} */
 export const MAIN = {
   epochs: { label: "Epochs", hint: "times each example is met", own: 3, least: 1, most: 1000, whole: true, step: 1 },
-  rate: {
+  lr: {
     label: "Learning rate",
     hint: "too high, and it forgets",
     own: 2e-4,
