@@ -417,10 +417,8 @@ class Decoder:
             return
         # Two types: gate to `wide`, up behind it, then their product.
         width = gate_up[0].rows
-        for i, matrix in enumerate(gate_up):
-            place = (wide, 2 * width, i * width)
-            result = Result(*place, low=low, z=z, low_first=i * width, rounded=self.scratch.rounded)
-            self.matmuls.linear(tape, matrix, rows, source, result)
+        result = Result(wide, 2 * width, low=low, z=z, rounded=self.scratch.rounded)
+        self.matmuls.side_by_side(tape, gate_up, rows, source, result)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
 
     def _feed_experts(self, p: Pass, layer: Layer, asked: Experts, stream: Stream) -> None:

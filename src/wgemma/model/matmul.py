@@ -222,7 +222,8 @@ class Matmuls:
             self._matvec(tape, matrix, part, rows, source, result)
 
     def side_by_side(self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Input, result: Result) -> None:
-        """Several matrices on one input, their results next to each other: the queries, keys and values."""
+        """Several matrices on one input, their results next to each other: the queries, keys and values, or
+        gate and up of two types."""
         settled = source
         if isinstance(source, Residual) and (rows > self.few or source.settles):
             settled = self.settle(tape, rows, source)
