@@ -23,7 +23,6 @@ from names import called, slug
 from svg import Lines, drawing, line_chart, text
 
 from wgemma import __version__
-from wgemma.api import open_device
 from wgemma.cli.bench import (
     REPLAYS,
     Bencher,
@@ -44,6 +43,7 @@ from wgemma.errors import Error
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.gpu.device import Device
+from wgemma.loading import open_device
 from wgemma.model.config import Config, find_tensors
 
 HISTORY = 64  # tokens before a pass

@@ -30,7 +30,7 @@ from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
 from wgemma.model.forms import FEW, THREADS, tile_shape
-from wgemma.model.matmul import AT_ONCE, Groups, Matmuls, Precision, Result
+from wgemma.model.matmul import AT_ONCE, Choices, Groups, Matmuls, Precision, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, Part
 from wgemma.reference.lab import Lab
@@ -168,10 +168,10 @@ class Bench:
         with Lab(self.device, 1) as lab:
             matrix = self._matrix(lab, "Q4_K", columns, there * 2 * wide, unit=2 * wide)
             there = matrix.rows // (2 * wide)
-            chosen = lab.put(np.arange(used) * (there // used), "<u4")
+            choices = Choices(1, used, there, lab.put(np.arange(used) * (there // used), "<u4"))
             x, y = self._numbers(lab, columns), lab.out(used * wide)
             tape = Tape(self.device, "bench")
-            Matmuls(self.device, EPS, precision).experts(tape, matrix, (1, used, there), x, y, chosen, geglu=True)
+            Matmuls(self.device, EPS, precision).experts(tape, matrix, choices, x, y, geglu=True)
             count = used * 2 * wide
             size = nbytes(matrix) * used // there + 4 * columns
             shape = f"26B experts {columns}→{used}×{2 * wide}"
@@ -204,7 +204,7 @@ class Bench:
                 groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), rounded, tall)
                 bound: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
                 tape.run("group", [grid[2]], bound, (pairs, tall), {"THREADS": THREADS})  # however few there are
-            matmuls.experts(tape, matrix, grid, x, y, chosen, weights=weights, groups=groups)
+            matmuls.experts(tape, matrix, Choices(*grid, chosen, groups), x, y, weights=weights)
             shape = f"26B experts {what} {columns}→{each} {self.rows} rows"
             size = nbytes(matrix) + x.size + 4 * pairs * each
             return self._figure(kernel, f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)

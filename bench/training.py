@@ -13,11 +13,11 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
-from wgemma.api import open_device
 from wgemma.engine.engine import Engine, Options
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.gpu.tape import Dispatch
+from wgemma.loading import open_device
 from wgemma.sync import run
 from wgemma.train.batches import Pack
 from wgemma.train.data import Example

@@ -1,6 +1,6 @@
 """Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
 
-from wgemma.api import Model, Part, Piece, Usage, aload, load
+from wgemma.api import Model, Part, Piece, Usage
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
     AdapterError,
@@ -22,6 +22,7 @@ from wgemma.errors import (
     TrainingError,
 )
 from wgemma.files.gguf import Gguf
+from wgemma.loading import aload, load
 from wgemma.text.template import render
 from wgemma.text.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from wgemma.api import Model, Part, assemble
+from wgemma.api import Model, Part
 from wgemma.engine import selftest
 from wgemma.engine.adapting import ALL
 from wgemma.engine.engine import CHUNK, Options, table_choices
@@ -42,6 +42,7 @@ from wgemma.files.locate import ModelFiles
 from wgemma.files.page_sources import PageError, PagePixels, PageSource
 from wgemma.files.sounds import ARRAY_RATE, Sound
 from wgemma.gpu.browser import BrowserDevice
+from wgemma.loading import assemble
 from wgemma.model.config import Config, find_tensors
 from wgemma.text.parts import content_of
 

@@ -60,7 +60,7 @@ import base64
 import json
 
 import lab
-from wgemma import api
+from wgemma import loading
 from wgemma.engine.engine import Options
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
@@ -70,11 +70,11 @@ from wgemma.gpu.browser import BrowserDevice
 async def trust(*_):
     pass
 
-api.prepare = trust
+loading.prepare = trust
 device = await BrowserDevice.open(lab.openGpu, "")
 device.compact = False
 gguf = await Gguf.aopen(PageSource(await lab.fileAt("%s")))
-model = await api.assemble(ModelFiles("tiny", "tiny"), [gguf], device, Options())
+model = await loading.assemble(ModelFiles("tiny", "tiny"), [gguf], device, Options())
 few, many = [base64.b64encode(await model.logit_bytes(ids)).decode() for ids in %s]
 used = sorted({name for name, _ in device._kernels})
 model.close()

@@ -13,7 +13,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.attention import many_form
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import tile_back_form
-from wgemma.model.matmul import Matmuls, Result
+from wgemma.model.matmul import Choices, Matmuls, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference.cases.training_attention import back_threads
@@ -241,13 +241,13 @@ class Mixture:
         _, inner, router = read(lab, made["x"], 3, padded, self.WIDE)[:, :rows]
         tape = Tape(lab.device, "experts")
         matmuls = Matmuls(lab.device, self.eps)
-        grid = (rows, self.slots, self.experts)
+        choices = Choices(rows, self.slots, self.experts, made["chosen"])
         matmuls.linear(tape, self.router, rows, lab.put(router), Result(made["scores"]))
         tape.run("route", [rows], made, (self.experts, self.slots))
-        matmuls.experts(tape, self.gate_up, grid, lab.put(inner), made["wide"], made["chosen"])
+        matmuls.experts(tape, self.gate_up, choices, lab.put(inner), made["wide"])
         gates = {"x": made["wide"], "y": made["act"]}
         tape.run("activate", [1, rows * self.slots], gates, (self.WIDE, 0, 0), {"GEGLU": True})
-        matmuls.experts(tape, self.down, grid, made["act"], made["routed"], made["chosen"], weights=made["weights"])
+        matmuls.experts(tape, self.down, choices, made["act"], made["routed"], weights=made["weights"])
         bound = {"dense": self.zeros, "routed": made["routed"], "norms": self.join, "y": made["y"]}
         tape.run("experts_join", [rows], bound, (1, self.slots, self.eps), norm_constants(self.WIDE))
         tape.program().replay()

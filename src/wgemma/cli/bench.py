@@ -15,7 +15,7 @@ from time import perf_counter as clock
 from typing import TypeVar
 
 from wgemma import __version__
-from wgemma.api import Model, load, open_device
+from wgemma.api import Model
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_timing import typical, warmed_up
@@ -30,6 +30,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.gpu.device import Device, Program, Span
 from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.loading import load, open_device
 from wgemma.model.config import Config, find_tensors
 from wgemma.sync import run
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from wgemma.api import Model, load, open_device
+from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
@@ -26,6 +26,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
+from wgemma.loading import load, open_device
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.vision_config import has_vision
 

@@ -25,7 +25,7 @@ from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, Pass
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import LARGE, NARROW
-from wgemma.model.matmul import MOST_JOINED, Groups, Joined, Residual, Result
+from wgemma.model.matmul import MOST_JOINED, Choices, Groups, Joined, Residual, Result
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -245,9 +245,8 @@ class Trial:
         x = self._repeat("x", each if then == "weighted" else given.FEW, problem.columns, share)
         y = self._buffer(4 * each * given.ROWS // given.EXPERTS // (2 if then == "geglu" else 1))
         weights = self._put("weights", each) if then == "weighted" else None
-        chosen = self._words(*given.CHOSEN)
-        grid = (given.FEW, given.SLOTS, given.EXPERTS)
-        self.matmuls.experts(self.tape, matrix, grid, x, y, chosen, geglu=then == "geglu", weights=weights)
+        choices = Choices(given.FEW, given.SLOTS, given.EXPERTS, self._words(*given.CHOSEN))
+        self.matmuls.experts(self.tape, matrix, choices, x, y, geglu=then == "geglu", weights=weights)
         self._keep(problem, y)
 
     def _tile(self, problem: Problem) -> None:
@@ -272,11 +271,11 @@ class Trial:
         x = self._repeat("x", each if weighted else rows, problem.columns, share)
         y = self._buffer(4 * each * given.ROWS // given.EXPERTS)
         weights = self._put("weights", each) if weighted else None
-        chosen = self._words(*given.crowded())
+        choices = Choices(*grid, self._words(*given.crowded()))
         rounded = self._buffer((each if weighted else rows) * problem.columns // 32 * 48)
         groups = Groups(self._buffer(4 * each), self._buffer(16 * Groups.count(*grid)), rounded)
-        together = self.matmuls.group(self.tape, grid, chosen, groups)
-        self.matmuls.experts(self.tape, matrix, grid, x, y, chosen, weights=weights, groups=together)
+        together = self.matmuls.group(self.tape, choices, groups)
+        self.matmuls.experts(self.tape, matrix, together, x, y, weights=weights)
         self._keep(problem, y)
 
     def _norm(self, problem: Problem) -> None:

@@ -1,6 +1,9 @@
-// What one workgroup adds to a number of an adapter's z: Σ_k a[n, k] · x[r, k] over a share of k, its threads' parts of it.
+// What a thread has of one number of an adapter's z: its part of Σ_k a[n, k] · x[r, k] over a share of k, which is a
+// workgroup's.
 //
-//   a [N, K] f32; x [R, K] f32. A thread asks for {{AHEAD}} vectors of either at a time: this is all about waiting for memory.
+//   a [N, K] f32; x [R, K] f32
+//
+// This is all about waiting for memory, so {{AHEAD}} vectors of either are asked for at a time.
 
 fn low_share(n: u32, r: u32, share: u32, shares: u32, thread: u32) -> f32 {
   let quads = row_blocks() * 8u;

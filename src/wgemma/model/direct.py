@@ -9,7 +9,7 @@ from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.tape import Number, Tape
-from wgemma.model.matmul import Groups, Input, Matmuls, Residual, Result
+from wgemma.model.matmul import Choices, Groups, Input, Matmuls, Residual, Result
 from wgemma.model.weights import Matrix
 
 
@@ -26,27 +26,24 @@ class DirectMatmuls(Matmuls):
             x = self.project(tape, result.low, count, x, result.z)
         self.linear(tape, matrix, count, x, result)
 
-    def group(self, tape: Tape, grid: tuple[int, int, int], chosen: Buffer, groups: Groups) -> None:
-        return None
+    def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
+        return choices
 
     def experts(
         self,
         tape: Tape,
         matrix: Matrix,
-        grid: tuple[int, int, int],
+        choices: Choices,
         source: Binding,
         y: Binding,
-        chosen: Buffer,
         *,
         geglu: bool = False,
         weights: Buffer | None = None,
-        groups: Groups | None = None,
     ) -> None:
-        rows, slots, experts = grid
-        each = matrix.rows // experts
+        rows, slots, each = choices.rows, choices.slots, matrix.rows // choices.experts
         constants = {"TYPE": matrix.planes.reader, "EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
-            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
+            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
             if weights is not None:
                 bindings["weights"] = weights
             params = (matrix.blocks, each, rows, 0, 0, slots, part.first // each, part.rows // each)

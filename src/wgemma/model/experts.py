@@ -4,13 +4,14 @@ joins the dense block's output.
 A few rows ask their experts one by one; where many share an expert they go together (Matmuls.group).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.model.adapters import Low
 from wgemma.model.config import Config
 from wgemma.model.forms import THREADS
-from wgemma.model.matmul import Groups, Matmuls
+from wgemma.model.matmul import Choices, Groups, Matmuls
 from wgemma.model.text import Experts, Layer
 
 if TYPE_CHECKING:
@@ -69,28 +70,28 @@ def ask(
     keeps: bool,
 ) -> None:
     """Each row's chosen experts, weighted: to `routed`. `keeps` what their activations begin with, too."""
-    chosen, act, wide = scratch["chosen"], scratch["expert_act"], scratch["expert_wide"]
+    act, wide = scratch["expert_act"], scratch["expert_wide"]
     width, slots = config.expert_width, config.experts_used
-    grid = (p.rows, slots, config.expert_count)
     products = [-(-width // 256), p.rows * slots]
-    groups = matmuls.group(p.tape, grid, chosen, Groups(scratch["order"], scratch["tiles"], scratch.rounded))
+    choices = Choices(p.rows, slots, config.expert_count, scratch["chosen"])
+    choices = matmuls.group(p.tape, choices, Groups(scratch["order"], scratch["tiles"], scratch.rounded))
     low = p.low(layer, "expert_gate_up")
-    if len(experts.gate_up) == 1 and not keeps and low is None and groups is None:
-        matmuls.experts(p.tape, experts.gate_up[0], grid, source, act, chosen, geglu=True)
+    if len(experts.gate_up) == 1 and not keeps and low is None and choices.groups is None:
+        matmuls.experts(p.tape, experts.gate_up[0], choices, source, act, geglu=True)
     elif len(experts.gate_up) == 1:
-        matmuls.experts(p.tape, experts.gate_up[0], grid, source, wide, chosen, groups=groups)
-        _add(p, matmuls, scratch, low, slots, source, wide)
+        matmuls.experts(p.tape, experts.gate_up[0], choices, source, wide)
+        _add(p, matmuls, scratch, low, choices, source, wide)
         p.tape.run("activate", products, {"x": wide, "y": act}, (width, 0, 0), {"GEGLU": True})
     else:  # two types: gate, up, then their product
         half = -(-4 * p.rows * slots * width // 256) * 256
         gate, up = (Span(wide, i * half, half) for i in (0, 1))
         for matrix, y, name in zip(experts.gate_up, (gate, up), ("gate", "up"), strict=True):
-            matmuls.experts(p.tape, matrix, grid, source, y, chosen, groups=groups)
-            _add(p, matmuls, scratch, p.low(layer, f"expert_{name}"), slots, source, y)
+            matmuls.experts(p.tape, matrix, choices, source, y)
+            _add(p, matmuls, scratch, p.low(layer, f"expert_{name}"), choices, source, y)
         p.tape.run("activate", products, {"x": gate, "side": up, "y": act}, (width, width, 0), {"SIDE": True})
     weights, routed = scratch["weights"], scratch["routed"]
-    matmuls.experts(p.tape, experts.down, grid, act, routed, chosen, weights=weights, groups=groups)
-    _add(p, matmuls, scratch, p.low(layer, "expert_down"), slots, act, routed, weights)
+    matmuls.experts(p.tape, experts.down, choices, act, routed, weights=weights)
+    _add(p, matmuls, scratch, p.low(layer, "expert_down"), choices, act, routed, weights)
 
 
 def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> None:
@@ -106,7 +107,7 @@ def _add(
     matmuls: Matmuls,
     scratch: "Scratch",
     low: Low | None,
-    slots: int,
+    choices: Choices,
     source: Binding,
     y: Binding,
     weights: Buffer | None = None,
@@ -114,8 +115,8 @@ def _add(
     """What adapters add to the chosen experts' results, if there are any."""
     if low is None:
         return
-    z, chosen = scratch["z experts"], scratch["chosen"]
-    matmuls.experts(p.tape, low.a, (p.rows, slots, low.experts), source, z, chosen, weights=weights)
-    bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": chosen, "y": y}
-    params = (low.width, slots, low.rank, low.columns, int(low.interleaved))
-    p.tape.run("low_experts", [-(-low.width // 64), p.rows, slots], bindings, params)
+    z = scratch["z experts"]
+    matmuls.experts(p.tape, low.a, replace(choices, groups=None), source, z, weights=weights)
+    bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": choices.chosen, "y": y}
+    params = (low.width, choices.slots, low.rank, low.columns, int(low.interleaved))
+    p.tape.run("low_experts", [-(-low.width // 64), p.rows, choices.slots], bindings, params)

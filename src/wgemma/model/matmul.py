@@ -104,6 +104,18 @@ class Groups:
         return rows * slots // tall + experts
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The experts that rows go to: `chosen` [rows, slots], of as many as there are, and the rows together by those that
+    they share, where that pays."""
+
+    rows: int
+    slots: int
+    experts: int
+    chosen: Buffer
+    groups: Groups | None = None
+
+
 Input: TypeAlias = Residual | Binding
 # Everything in f32; or, where the device can, the inputs of a few rows in eight bits per number, or sixteen where a
 # result is to be `fine`, and those of many rows in eight where there is room for them (`Result.rounded`).
@@ -164,7 +176,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the rows of a product begin: `stride` apart, from `offset` on."""
+    """Where the rows of a product begin: `stride` apart (0, of a tower: close together), from `offset` on."""
 
     y: Binding
     stride: int
@@ -269,63 +281,60 @@ class Matmuls:
         for part in matrix.parts:
             self._matvec(tape, matrix, part, count, source, result, picked)
 
-    def group(self, tape: Tape, grid: tuple[int, int, int], chosen: Buffer, groups: Groups) -> Groups | None:
-        """Puts rows that share an expert together, for `experts`; none, where there are too few of them."""
-        rows, slots, experts = grid
-        if rows <= self.few or rows * slots < CROWD * experts:
-            return None
-        bindings: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
-        tape.run("group", [experts], bindings, (rows * slots, groups.tall), {"THREADS": THREADS})
-        return groups
+    def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
+        """Puts rows that share an expert together, for `experts`, unless there are too few of them."""
+        pairs = choices.rows * choices.slots
+        if choices.rows <= self.few or pairs < CROWD * choices.experts:
+            return choices
+        bindings: dict[str, Binding] = {"chosen": choices.chosen, "order": groups.order, "tiles": groups.tiles}
+        tape.run("group", [choices.experts], bindings, (pairs, groups.tall), {"THREADS": THREADS})
+        return replace(choices, groups=groups)
 
     def experts(
         self,
         tape: Tape,
         matrix: Matrix,
-        grid: tuple[int, int, int],
+        choices: Choices,
         source: Binding,
         y: Binding,
-        chosen: Buffer,
         *,
         geglu: bool = False,
         weights: Buffer | None = None,
-        groups: Groups | None = None,
     ) -> None:
-        """Each row's product with the experts chosen for it; `grid` is (rows, slots, experts there are). With `groups`
-        those that share one go together, but without GEGLU."""
-        if groups is not None:
+        """Each row's product with the experts chosen for it, weighted if there are `weights`. Of rows that are together
+        no GEGLU can follow."""
+        if choices.groups is not None:
             assert not geglu
-            self._grouped(tape, matrix, grid, source, y, groups, weights)
+            self._grouped(tape, matrix, choices, choices.groups, source, y, weights)
             return
-        rows, slots, experts = grid
-        per_expert = matrix.rows // experts
+        slots, per_expert = choices.slots, matrix.rows // choices.experts
         constants = matvec_form(self.device, matrix, quick=self.quick, rows=per_expert * slots) | {"EXPERTS": True}
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
-            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": chosen}
+            bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
             if weights is not None:
                 bindings["weights"] = weights
             first, count = part.first // per_expert, part.rows // per_expert
             params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
             across = matvec_groups(per_expert, constants)
-            tape.run("matvec", [across, rows, slots], bindings, params, constants)
+            tape.run("matvec", [across, choices.rows, slots], bindings, params, constants)
 
     def _grouped(
         self,
         tape: Tape,
         matrix: Matrix,
-        grid: tuple[int, int, int],
+        choices: Choices,
+        groups: Groups,
         source: Binding,
         y: Binding,
-        groups: Groups,
         weights: Buffer | None,
     ) -> None:
-        rows, slots, experts = grid
+        rows, slots, experts = choices.rows, choices.slots, choices.experts
         per_expert = matrix.rows // experts
         constants = tile_shape(groups.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True}
         constants["WEIGHTED"] = weights is not None
         share = slots if weights is None else 1
-        across = [-(-per_expert // 64), Groups.count(*grid, groups.tall)]
+        across = [-(-per_expert // 64), Groups.count(rows, slots, experts, groups.tall)]
         rounded = self._rounded(tape, matrix, rows * slots // share, source, groups.rounded)
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "y": y, "order": groups.order, "tiles": groups.tiles}

@@ -16,6 +16,7 @@ from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
 from wgemma.model.forms import tower_tile_form
+from wgemma.model.matmul import Place
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors
@@ -196,35 +197,26 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
         form = tower_tile_form(tape.device, rows, lin.matrix.rows)
-        _linear(tape, lin, rows, x, y, stride, offset, "tile", form["ROWS"], form)
+        _linear(tape, lin, rows, x, Place(y, stride, offset), "tile", form["ROWS"], form)
 
 
 def linear_direct(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
     """The same by direct.wgsl."""
-    _linear(tape, lin, rows, x, y, stride, offset, "direct", 4, {})
+    _linear(tape, lin, rows, x, Place(y, stride, offset), "direct", 4, {})
 
 
 def _linear(
-    tape: Tape,
-    lin: Linear,
-    rows: int,
-    x: Binding,
-    y: Binding,
-    stride: int,
-    offset: int,
-    kernel: str,
-    tall: int,
-    more: dict[str, Any],
+    tape: Tape, lin: Linear, rows: int, x: Binding, place: Place, kernel: str, tall: int, more: dict[str, Any]
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
     constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **more}
     limits = (bounds.input_min, bounds.input_max, bounds.output_min, bounds.output_max)
     for part in matrix.parts:
-        bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": y}
+        bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": place.y}
         if lin.bias is not None:
             bindings["bias"] = lin.bias
-        place = (stride or matrix.rows, offset + part.first)
-        params = (matrix.blocks, part.rows, rows, *place, matrix.columns // 4, part.first, *limits)
+        where = (place.stride or matrix.rows, place.offset + part.first)
+        params = (matrix.blocks, part.rows, rows, *where, matrix.columns // 4, part.first, *limits)
         tape.run(kernel, [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
 
 
