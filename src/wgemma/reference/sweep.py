@@ -19,6 +19,7 @@ from wgemma.reference.cases import (
     matmul,
     sampling,
     stream,
+    tiles,
     training,
     training_attention,
     training_experts,
@@ -39,7 +40,7 @@ class Verdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    inference = (weights, stream, matmul, experts, attention, attention_tile, sampling, audio, vision)
+    inference = (weights, stream, matmul, tiles, experts, attention, attention_tile, sampling, audio, vision)
     for family in (*inference, training, training_attention, training_experts):
         yield from family.cases()
 
