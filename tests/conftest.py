@@ -14,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # for both workers and the next run, and not in the folder that `cache` makes.
 os.environ.setdefault("MESA_SHADER_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
 
+import strict_device
 from wgemma.gpu.native import NativeDevice, open_floor_device
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def strict() -> Iterator[None]:
+    """Native devices take nothing that a browser would refuse."""
+    with strict_device.enforced():
+        yield
 
 
 @pytest.fixture(scope="session")

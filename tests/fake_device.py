@@ -42,6 +42,8 @@ class FakeDevice:
         self.subgroup_size = 1
         self.in_order = False
         self.compact = False
+        self.roomy = True
+        self.ahead = 2
         self.allocated = 0
         self.kernels: dict[Any, FakeKernel] = {}
 
@@ -55,6 +57,9 @@ class FakeDevice:
 
     def write(self, buffer: FakeBuffer, offset: int, data: bytes | memoryview) -> None:
         assert offset + len(data) <= buffer.size
+
+    async def flush(self, most: int) -> None:
+        pass
 
     def read_later(self, buffer: FakeBuffer, offset: int, size: int) -> FakeReading:
         return FakeReading(size)

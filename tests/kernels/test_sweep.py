@@ -74,6 +74,8 @@ def test_no_two_cases_share_a_name() -> None:
 # One wrong line per place a kernel can go wrong: (kernel that is swept, file, what it says, what it says instead).
 BROKEN = [
     ("clear", "clear", "i < params.count", "i <= params.count"),
+    ("splice", "splice", "at >= params.to && ", ""),
+    ("splice", "splice", "byte % 4u * 8u", "i * 8u"),
     ("repack", "repack", "inner / params.half;", "0u;"),
     ("repack", "put_half", "bits << ((goal & 1u) * 16u)", "bits"),
     ("repack", "k_scales", "(low & 15u)", "(low & 7u)"),

@@ -10,11 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
+from wgemma.gpu.bytes import around, cut, put_end
 from wgemma.gpu.device import AdapterInfo, Buffer, Limits, Program, Span
 from wgemma.gpu.shaders import declarations, enabled, load_shader
 from wgemma.gpu.tape import Command, Copy
 
 Opener = Callable[[], Awaitable[Any]]  # replay.js's openGpu
+
+ROOMY = 512 << 20  # bytes of a binding; phones and old GPUs grant less
+# Steps in flight. That a step is done is heard here about a millisecond later, and the next one takes as long to reach
+# the GPU: with fewer it would wait for us.
+STEPS_AHEAD = 4
 
 _TYPES = {"uniform": "uniform", "read": "read-only-storage", "read_write": "storage"}
 
@@ -56,6 +62,8 @@ class BrowserDevice:
         self.subgroup_size = int(gpu.subgroupSize)
         self.in_order = False  # not known of any
         self.compact = gpu.kind == "CPU"
+        self.roomy = not self.compact and self.limits.binding >= ROOMY
+        self.ahead = 2 if self.compact else STEPS_AHEAD
         self.allocated = 0
         self._distrusted: set[str] = set()
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], BrowserKernel] = {}
@@ -92,15 +100,24 @@ class BrowserDevice:
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         assert isinstance(buffer, BrowserBuffer)
-        if isinstance(data, bytes | bytearray | memoryview):
+        ours = isinstance(data, bytes | bytearray | memoryview)  # or else an array of JavaScript's
+        if ours:
             data = memoryview(data).cast("B")
-            if len(data) % 4:
-                data = bytes(data) + bytes(-len(data) % 4)
-        self._call(self._gpu.write, buffer.number, offset, data)
+        whole, ends = cut(offset, len(data))
+        if whole:
+            self._call(self._gpu.write, buffer.number, offset + whole.start, data, whole.start, len(whole))
+        for end in ends:
+            few = bytes(data[end.start : end.stop]) if ours else data.slice(end.start, end.stop).to_bytes()
+            put_end(self, buffer, offset + end.start, few)
+
+    async def flush(self, most: int) -> None:
+        await self.answer(self._gpu.flush(most))
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "_BrowserReading":
         assert isinstance(buffer, BrowserBuffer)
-        return _BrowserReading(self, self._call(self._gpu.read, buffer.number, offset, size))
+        start, room = around(offset, size)
+        promise = self._call(self._gpu.read, buffer.number, start, room)
+        return _BrowserReading(self, promise, range(offset - start, offset - start + size))
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
@@ -217,13 +234,14 @@ def _raised(trouble: Exception, adapter: str) -> Exception:
 class _BrowserReading:
     """A promise of bytes."""
 
-    def __init__(self, device: BrowserDevice, promise: Any) -> None:
+    def __init__(self, device: BrowserDevice, promise: Any, wanted: range) -> None:
         self._device = device
         self._promise = promise
+        self._wanted = wanted  # of the whole words that are promised
 
     async def bytes(self) -> bytes:
         data: bytes = (await self._device.answer(self._promise)).to_bytes()
-        return data
+        return data if len(data) == len(self._wanted) else data[self._wanted.start : self._wanted.stop]
 
 
 class _BrowserProgram:

@@ -86,6 +86,8 @@ class Device(Protocol):
     subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
     in_order: bool  # a workgroup may wait for what an earlier one makes, which is sure to be at work, or done
     compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
+    roomy: bool  # likely to have memory for more than a model must have there
+    ahead: int  # steps to have in flight, so that the GPU need not wait for the host
 
     def buffer(self, size: int, label: str) -> Buffer:
         """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""
@@ -102,11 +104,15 @@ class Device(Protocol):
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         """Puts bytes, or a piece of a source of this home, into a buffer, in order with everything submitted before
-        and after."""
+        and after. Offset and size may be any; whole words are the fast ones."""
+        ...
+
+    async def flush(self, most: int) -> None:
+        """Returns when no more than `most` of the bytes written so far are still on their way to the GPU."""
         ...
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "Reading":
-        """Asks now for bytes as they are after everything submitted so far, to be waited for later."""
+        """Asks now for bytes, any of them, as they are after everything submitted so far, to be waited for later."""
         ...
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import wgpu
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
+from wgemma.gpu.bytes import around, cut, put_end
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Limits, Program, Span
 from wgemma.gpu.raw import (
     SMALL_READ,
@@ -23,7 +24,7 @@ from wgemma.gpu.raw import (
     stamp,
     trusted_module,
 )
-from wgemma.gpu.shaders import declarations, enabled, load_shader
+from wgemma.gpu.shaders import BindingDeclaration, declarations, enabled, load_shader
 from wgemma.gpu.tape import Command, Copy
 
 # Our limits, by wgpu's names for them.
@@ -109,12 +110,13 @@ class NativeBuffer:
 class NativeKernel:
     """A compute pipeline, its layout, and which binding is which."""
 
-    __slots__ = ("_making", "bindings", "layout", "name")
+    __slots__ = ("_making", "bindings", "declared", "layout", "name")
 
-    def __init__(self, name: str, making: Future[Any], layout: Any, bindings: Mapping[str, int]) -> None:
+    def __init__(self, name: str, making: Future[Any], layout: Any, declared: Sequence[BindingDeclaration]) -> None:
         self.name = name
         self.layout = layout
-        self.bindings = bindings
+        self.declared = declared
+        self.bindings = {binding.name: binding.index for binding in declared}
         self._making = making
 
     @property
@@ -153,6 +155,8 @@ class NativeDevice:
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
         # Where it was tried, or nearly so: elsewhere one that waits might keep the others from beginning.
         self.in_order = self.info.backend == "Vulkan" and (self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA)
+        self.roomy = self.info.kind == "DiscreteGPU"
+        self.ahead = 2
         self._trusted = trusted
         self._distrusted: set[str] = set()
         self._lost = ""
@@ -191,31 +195,38 @@ class NativeDevice:
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         assert isinstance(buffer, NativeBuffer)
         data = memoryview(data).cast("B")
-        whole = len(data) // 4 * 4
+        whole, ends = cut(offset, len(data))
+        if whole:
+            self._write_words(buffer, offset + whole.start, data[whole.start : whole.stop])
+        for end in ends:
+            put_end(self, buffer, offset + end.start, bytes(data[end.start : end.stop]))
+
+    def _write_words(self, buffer: NativeBuffer, offset: int, data: memoryview) -> None:
         self.check()
         try:
-            if whole:
-                self._device.queue.write_buffer(buffer.handle, offset, data[:whole])
-            if whole < len(data):  # the GPU takes words; only the last is filled up, for a copy of all takes its time
-                rest = bytes(data[whole:]).ljust(4, b"\0")
-                self._device.queue.write_buffer(buffer.handle, offset + whole, rest)
+            self._device.queue.write_buffer(buffer.handle, offset, data)
         except wgpu.GPUError as trouble:
             raise self.trouble("the GPU took no data", trouble) from None
+
+    async def flush(self, most: int) -> None:
+        """All of it, because how much is left is not known here."""
+        await self.wait()
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> Reading:
         assert isinstance(buffer, NativeBuffer)
         self.check()
-        staging = self._staging.pop() if self._staging and size <= SMALL_READ else None
+        start, room = around(offset, size)
+        staging = self._staging.pop() if self._staging and room <= SMALL_READ else None
         if staging is None:
             usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
             try:
-                staging = self._device.create_buffer(size=max(size, SMALL_READ), usage=usage)
+                staging = self._device.create_buffer(size=max(room, SMALL_READ), usage=usage)
             except wgpu.GPUError as trouble:
                 raise self.trouble("nothing can be read back", trouble) from None
         commands = commands_for(self)
-        commands.copy_buffer_to_buffer(buffer.handle, offset, staging, 0, size)
+        commands.copy_buffer_to_buffer(buffer.handle, start, staging, 0, room)
         commands.submit()
-        return reading(self, staging, size)
+        return reading(self, staging, range(offset - start, offset - start + size))
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
@@ -283,7 +294,7 @@ class NativeDevice:
         ]
         layout = self._device.create_bind_group_layout(entries=entries)
         making = self._compilers.submit(self._pipeline, name, code, layout)
-        return NativeKernel(name, making, layout, {d.name: d.index for d in declared})
+        return NativeKernel(name, making, layout, declared)
 
     def _pipeline(self, name: str, code: str, layout: Any) -> Any:
         try:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import wgpu
 
+from wgemma.gpu.bytes import around
 from wgemma.gpu.c_types import look_up_types
 from wgemma.gpu.tape import Copy
 
@@ -69,10 +70,11 @@ def record_copy(commands: Any, copy: Copy) -> None:
 class Reading:
     """A copy under way in a mappable buffer, which goes back to the pool when it was read."""
 
-    def __init__(self, device: "NativeDevice", staging: Any, size: int) -> None:
+    def __init__(self, device: "NativeDevice", staging: Any, wanted: range) -> None:
         self._device = device
         self._staging = staging
-        self._size = size
+        self._wanted = wanted  # bytes, of the whole words that are mapped
+        self._size = around(wanted.start, len(wanted))[1]
         self._ask()
 
     def _ask(self) -> None:
@@ -99,7 +101,7 @@ class Reading:
             raise self._device.trouble("the GPU did not give its result", trouble) from None
         if self._staging.size == SMALL_READ:
             self._device._staging.append(self._staging)
-        return data
+        return data if len(data) == len(self._wanted) else data[self._wanted.start : self._wanted.stop]
 
 
 class PolledReading(Reading):
@@ -161,9 +163,9 @@ def _interrupted(_: Any, error: BaseException, trace: Any) -> None:
 _map_answered = ffi.callback("WGPUBufferMapCallback", _answer, onerror=_interrupted) if ffi is not None else None
 
 
-def reading(device: "NativeDevice", staging: Any, size: int) -> Reading:
-    """What a copy into `staging` brings."""
-    return Reading(device, staging, size) if _map_answered is None else PolledReading(device, staging, size)
+def reading(device: "NativeDevice", staging: Any, wanted: range) -> Reading:
+    """The bytes that are wanted of a copy into `staging`."""
+    return Reading(device, staging, wanted) if _map_answered is None else PolledReading(device, staging, wanted)
 
 
 # -- recording

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from wgemma.gpu.device import Binding, Buffer, Device, Kernel, Program, Span
 
 PARAMS = "params"  # every kernel's uniform binding has this name
+_SPLICED = 8 << 20  # bytes that one dispatch of splice.wgsl copies: the grid and the binding stay small
 _SLOT = 256  # bytes of the arena one dispatch's parameters take: the alignment of a uniform binding
 
 
@@ -72,7 +73,25 @@ class Tape:
         self.commands.append(Dispatch(made, wanted, (x, y, z)))
 
     def copy(self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int) -> None:
-        self.commands.append(Copy(source, source_offset, target, target_offset, size))
+        """Records a copy of any bytes; those that do not fill whole words take a kernel."""
+        if any(number % 4 for number in (source_offset, target_offset, size)):
+            self._splice(source, source_offset, target, target_offset, size)
+        else:
+            self.commands.append(Copy(source, source_offset, target, target_offset, size))
+
+    def _splice(self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int) -> None:
+        for done in range(0, size, _SPLICED):
+            count = min(_SPLICED, size - done)
+            come, start = self._around(source, source_offset + done, count)
+            go, to = self._around(target, target_offset + done, count)
+            words = -(-(to % 4 + count) // 4)
+            self.run("splice", [-(-words // 64)], {"source": come, "words": go}, (start, to, count))
+
+    def _around(self, buffer: Buffer, offset: int, size: int) -> tuple[Span, int]:
+        """A binding with these bytes in it, and where they begin inside."""
+        alignment = self.device.limits.offset_alignment
+        edge = offset // alignment * alignment
+        return Span(buffer, edge, -(-(offset + size) // 4) * 4 - edge), offset - edge
 
     def program(self) -> Program:
         """The tape ready for replay; its parameters go to the GPU now, in one piece."""

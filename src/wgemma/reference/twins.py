@@ -42,6 +42,11 @@ def placed(count: int, order: RowOrder) -> NDArray[np.int64]:
     return order.add + i // order.group * order.group_stride + inner % order.half * order.step + inner // order.half
 
 
+def splice(source: bytes, start: int, target: bytes, to: int, size: int) -> bytes:
+    """The target with bytes of the source in it."""
+    return target[:to] + source[start : start + size] + target[to + size :]
+
+
 def embed(w: Array, picked: Sequence[int], scale: float) -> Array:
     """scale · W[token]: [R, K]."""
     return np.float32(scale) * wide(w)[list(picked)]

@@ -84,7 +84,7 @@ class VisionReference:
 
     def _linear(self, x: Floats, name: str) -> Floats:
         """clamp(W · clamp(x))."""
-        bounds = run(read_bounds(self._gguf, self._tensors, name))
+        bounds = run(read_bounds(lambda tensor: self._gguf.aread(tensor.name), self._tensors, name))
         clipped = np.clip(x, np.float32(bounds.input_min), np.float32(bounds.input_max))
         y = clipped @ self._read(f"{name}.weight").T
         clipped_y: Floats = np.clip(y, np.float32(bounds.output_min), np.float32(bounds.output_max))

@@ -15,6 +15,7 @@ from wgemma.reference.twins import Row
 
 def cases() -> Iterator[Case]:
     yield from _clear_cases()
+    yield from _splice_cases()
     yield from _repack_cases()
     yield from _embed_cases()
     for found in (False, True):
@@ -30,6 +31,22 @@ def _clear(lab: Lab, count: int) -> Outcome:
     words = lab.out(count + 3)
     lab.run("clear", [1], {"words": words}, (count,))
     return Outcome((lab.read(words),), (framed(np.append(np.zeros(count), untouched(3))),), EXACT)
+
+
+def _splice_cases() -> Iterator[Case]:
+    for start, to, size in ((0, 0, 1), (3, 1, 2), (2, 5, 300), (1, 2, 1023), (7, 3, 1)):
+        yield case(_splice, size > 1, start=start, to=to, size=size)
+
+
+def _splice(lab: Lab, start: int, to: int, size: int) -> Outcome:
+    """Bytes of the output are below the poison's, lest one be taken for it."""
+    source, before = (lab.rng.integers(0, 100, 4 * 260, dtype=np.uint8) for _ in range(2))
+    words = lab.held(before.view("<f4"))
+    lab.run(
+        "splice", [-(-(to % 4 + size) // 256)], {"source": lab.put(source, "u1"), "words": words}, (start, to, size)
+    )
+    after = twins.splice(source.tobytes(), start, before.tobytes(), to, size)
+    return Outcome((lab.read(words, "u1"),), (framed(np.frombuffer(after, np.uint8)),), EXACT)
 
 
 def _repack_cases() -> Iterator[Case]:
