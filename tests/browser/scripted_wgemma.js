@@ -6,7 +6,8 @@
  * loading fails with, `scripted.pause` how long each step of it takes. `scripted.asked` is what was asked for: {messages,
  * options} of each chat; `scripted.loads` what was loaded. A training makes `scripted.steps` steps, takes
  * `scripted.pause` for each, and fails with `scripted.trouble` after the last; `scripted.examined` is what is in any
- * file. `scripted.tuned` is what was asked for.
+ * file. `scripted.tuned` is what was asked for. A word is a token; `scripted.rate` is how many of them are decoded in a
+ * second, by their own account, and prompts of more than a hundred words are read forty times as fast.
  */
 
 export class WgemmaError extends Error {
@@ -23,6 +24,8 @@ const scripted = (globalThis.scripted = {
   loads: [],
   tuned: [],
   steps: 4,
+  rate: 42,
+  info: {},
   examined: { examples: 5, held: 0, tokens: 113, targets: 24, truncated: 0, bad: [] },
   sees: true,
   hears: true,
@@ -46,8 +49,10 @@ export async function load(source, { onProgress, signal, ...options } = {}) {
   const { sees, hears } = scripted;
   return {
     info: {
+      version: "1.2.3",
       name: options.name,
       quantisation: "Q4_K_M",
+      precision: "fast",
       parameters: 5e9,
       context: 4096,
       sees,
@@ -55,9 +60,23 @@ export async function load(source, { onProgress, signal, ...options } = {}) {
       adapter: "a script",
       bytes: 1e9,
       gpuBytes: 1e9,
+      features: ["shader-f16", "subgroups"],
+      limits: { binding: 2 ** 31, buffer: 2 ** 32 },
+      table: "host",
+      loading: {
+        total: 12_345,
+        stages: [
+          { name: "Python", ms: 2100 },
+          { name: "header", ms: 43 },
+          { name: "weights", ms: 9100, bytes: 3.2e9, reading: 1400 },
+        ],
+      },
+      ...scripted.info,
     },
     chat,
-    close() {},
+    tokenize: async (text) => words(text),
+    stats: async () => ({ heap: 79e6, gpu: 3.4e9 }),
+    async close() {},
     async loadAdapter(file, { name = file.name?.replace(".gguf", "") ?? "adapter" } = {}) {
       if (file.name?.startsWith("bad")) throw new WgemmaError("adapter", `${file.name} does not fit this model.`);
       scripted.adapters = { ...scripted.adapters, [name]: file.name ?? file.map((one) => one.name) };
@@ -73,6 +92,8 @@ export async function load(source, { onProgress, signal, ...options } = {}) {
     finetune,
   };
 }
+
+const words = (text) => text.match(/\S+/g) ?? [];
 
 async function* finetune(data, { signal, ...settings }) {
   scripted.tuned.push({ data: data.name, settings });
@@ -102,19 +123,22 @@ async function* finetune(data, { signal, ...settings }) {
 async function* chat(messages, { signal, ...options }) {
   scripted.asked.push({ messages, options });
   const answer = scripted.answers.length > 1 ? scripted.answers.shift() : scripted.answers[0];
+  const { length } = words(String(messages.at(-1).content));
+  const { rate } = scripted;
   let generated = 0;
   const end = (finishReason) => ({
     kind: "content",
     text: "",
     finishReason,
-    usage: { prompt: 120, reused: 100, generated },
-    timing: { firstToken: 250, tokensPerSecond: 42 },
+    usage: length > 100 ? { prompt: length, reused: 2, generated } : { prompt: 120, reused: 100, generated },
+    timing: { firstToken: length > 100 ? (1000 * (length - 2)) / (40 * rate) : 250, tokensPerSecond: rate },
   });
   let tool = false;
   for (const part of answer) {
     do {
       await soon();
       if (signal?.aborted) return yield end("cancelled");
+      if (generated === options.maxTokens) return yield end("length");
       generated++;
       if (part.error) throw new WgemmaError(part.error.code, part.error.message);
       tool ||= part.kind === "tool_call";

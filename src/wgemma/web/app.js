@@ -7,6 +7,7 @@
  * @typedef {import("./ui/models.js").Entry} Entry
  */
 
+import { bench } from "./bench.js";
 import { Adapters } from "./ui/adapters.js";
 import { Addresses } from "./ui/attachments.js";
 import { Answering, recover } from "./ui/answering.js";
@@ -74,6 +75,7 @@ class App {
     this.panel = new SettingsPanel({
       change: (settings) => this.setSettings(settings),
       context: (tokens) => (this.picker.context = tokens),
+      bench: (tell, signal) => this.bench(tell, signal),
     });
   }
 
@@ -162,6 +164,7 @@ class App {
     this.picker.show();
     this.composer.busy(this.live !== null);
     this.composer.able(this.picker.abilities);
+    this.panel.bench.able(this.#notNow());
     byId("unsupported").hidden = this.engine.state !== "unsupported";
     this.#drawWelcome();
   }
@@ -176,6 +179,30 @@ class App {
     const { info } = this.engine;
     if (!info) return "No model is loaded.";
     return [info.name, info.quantisation, `context ${whole(info.context)}`, info.adapter].filter(Boolean).join(" · ");
+  }
+
+  /** Why the model cannot be measured now; "" if it can. */
+  #notNow() {
+    const { state, reason } = this.engine;
+    if (state === "unsupported") return reason;
+    if (state === "training") return LEARNING;
+    if (this.live || state === "answering") return "The model is answering. Stop it first, or wait until it is done.";
+    return state === "ready" ? "" : "No model is loaded yet.";
+  }
+
+  /** Measures the loaded model. @param {(progress: any) => void} onProgress @param {AbortSignal} signal */
+  bench(onProgress, signal) {
+    const { engine } = this;
+    const { info, model } = engine;
+    return bench(
+      {
+        info,
+        chat: (messages, how) => engine.chat(messages, how ?? {}), // which notices when the GPU is lost
+        tokenize: (text) => model.tokenize(text),
+        stats: () => model.stats(),
+      },
+      { signal, onProgress },
+    );
   }
 
   // -- chats

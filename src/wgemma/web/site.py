@@ -23,6 +23,8 @@ ALLOWED = {
     "web/pyodide": ("*.mjs", "*.wasm", "*.zip", "*.json", "NOTICE.txt"),
     "gpu": ("*.js",),
 }
+# Address by address, the pages: each gets the policy written into it.
+PAGES = {"": "index.html", "bench.html": "bench.html"}
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -86,8 +88,7 @@ class Site:
                 "Pyodide is missing, so the page has no Python. In a clone, `make app` fetches it; else install wgemma "
                 "again."
             )
-        index = ROOT / "web" / "index.html"
-        self.assets[""] = Asset(KINDS[".html"], lambda: (index,), lambda: _with_policy(index.read_bytes()))
+        self.assets |= {address: _page(ROOT / "web" / name) for address, name in PAGES.items()}
         self.assets["wgemma.zip"] = Asset(KINDS[".zip"], package_files, make_package)
         worker = ROOT / "web" / "sw.js"
         self.assets["sw.js"] = Asset(KINDS[".js"], self._everything, lambda: self._with_shell(worker.read_bytes()))
@@ -138,13 +139,18 @@ def _file(path: Path) -> Asset:
     return Asset(KINDS[path.suffix], lambda: (path,), path.read_bytes)
 
 
-def _with_policy(page: bytes) -> bytes:
-    """The page with the policy written into it, so that it holds on web servers that send no headers of ours, too."""
+def _page(path: Path) -> Asset:
+    return Asset(KINDS[".html"], lambda: (path,), lambda: _with_policy(path))
+
+
+def _with_policy(path: Path) -> bytes:
+    """A page with the policy written into it, so that it holds on web servers that send no headers of ours, too."""
+    page = path.read_bytes()
     lines = f'''<head>
   <meta http-equiv="Content-Security-Policy" content="{PAGE_CSP}">
   <script src="trusted.js"></script>'''
     if page.count(b"<head>") != 1:
-        raise Error("web/index.html has no <head> to put the policy into. Install wgemma again.")
+        raise Error(f"web/{path.name} has no <head> to put the policy into. Install wgemma again.")
     return page.replace(b"<head>", lines.encode())
 
 

@@ -56,14 +56,17 @@ async function fromShell(address, request) {
   return (await cache.match(place(address))) ?? fetch(request);
 }
 
-/** The page itself. If a newer version waits and this is the only window, it takes over first. */
-async function page(request) {
+/** Where the pages are, as people open them. */
+const PAGES = { "": "", "index.html": "", "bench.html": "bench.html" };
+
+/** A page. If a newer version waits and this is the only window, it takes over first. */
+async function page(address, request) {
   const waiting = self.registration.waiting;
   if (waiting && (await self.clients.matchAll({ type: "window" })).length < 2) {
     waiting.postMessage("take over");
     return new Response("", { headers: { "Content-Type": "text/html", Refresh: "0" } });
   }
-  return fromShell("", request);
+  return fromShell(address, request);
 }
 
 /** What the server says now; `otherwise` when it does not answer. */
@@ -89,8 +92,8 @@ self.addEventListener("fetch", (event) => {
   const { request } = event;
   if (request.method !== "GET" || request.headers.has("range")) return;
   const address = addressOf(request);
-  const opens = request.mode === "navigate" && (address === "" || address === "index.html");
-  if (opens) event.respondWith(page(request));
+  const opens = request.mode === "navigate" && Object.hasOwn(PAGES, address);
+  if (opens) event.respondWith(page(PAGES[address], request));
   else if (address === "models.json") event.respondWith(fromServer(request, () => Response.json(SHELL.models)));
   else if (!Object.hasOwn(SHELL.files, address)) return;
   else if (isModel(address)) event.respondWith(fromServer(request, () => fromShell(address, request)));

@@ -1,6 +1,10 @@
-/** The settings of the open chat, and what this browser keeps, in a sheet at the side. Changes count at once. */
+/**
+ * The settings of the open chat, a benchmark, and what this browser keeps, in a sheet at the side. Changes count at
+ * once.
+ */
 
 import { forget, saved } from "../wgemma.js";
+import { BenchView } from "./bench_view.js";
 import { h, icon, iconButton } from "./dom.js";
 import { bytes } from "./format.js";
 import { DEFAULTS, NUMBERS, numberProblem, parseTools } from "./settings.js";
@@ -11,11 +15,16 @@ const EXAMPLE = `[{"name": "get_weather", "description": "The weather in a city"
 /** @typedef {import("./settings.js").Settings} Settings */
 
 export class SettingsPanel {
-  /** @param {{change: (settings: Settings) => void, context: (tokens: number | null) => void}} deeds */
+  /**
+   * @param {{change: (settings: Settings) => void, context: (tokens: number | null) => void,
+   *   bench: BenchView["measure"]}} deeds
+   */
   constructor(deeds) {
     this.deeds = deeds;
+    this.bench = new BenchView(deeds.bench);
     this.dialog = /** @type {HTMLDialogElement} */ (document.getElementById("settings-panel"));
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener("close", () => this.bench.stop());
   }
 
   /**
@@ -45,6 +54,7 @@ export class SettingsPanel {
         h("fieldset", {}, h("legend", {}, "Sampling"), h("div", { class: "grid" }, ...numbers)),
         this.#area("tools", "Tools, as JSON", EXAMPLE, 5),
         h("fieldset", {}, h("legend", {}, "Model"), this.#context(context)),
+        h("fieldset", {}, h("legend", {}, "Benchmark"), this.bench.element),
         h("fieldset", {}, h("legend", {}, "Kept in this browser"), this.#storage()),
       ),
       h(
