@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config
 from wgemma.model.matmul import Precision
+from wgemma.stages import Stages
 from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 
@@ -82,17 +84,27 @@ async def assemble(
     options: Options,
     progress: Callable[[int], None] = lambda nbytes: None,
     adapters: Sequence[tuple[Any, str | None]] = (),
+    stages: Stages | None = None,
 ) -> Model:
     """The model in open files, its own and then its projectors'; they stay open when it fails. `adapters` are files
-    with their names, or None for a file's own."""
+    with their names, or None for a file's own; `stages` hears how far it is."""
+    stages = stages or Stages()
+
+    @cache
+    def vocabulary() -> Tokenizer:
+        with stages.within("vocabulary"):
+            return Tokenizer.from_gguf(opened[0])
+
     with ExitStack() as unless_loaded:
         try:
             fitting = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
-            backend = await _backend(device, files.name, opened, options, progress)
+            backend = await _backend(device, files.name, opened, options, progress, stages, vocabulary)
             unless_loaded.callback(backend.close)
             if fitting:
+                stages.begin("adapters")
                 await backend.adapt(fitting)
-            model = Model(files, opened, backend, Tokenizer.from_gguf(opened[0]))
+            model = Model(files, opened, backend, vocabulary())
+            stages.end()
         except ModelError as error:  # the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
@@ -117,7 +129,13 @@ def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
 
 
 async def _backend(
-    device: Device | str | None, name: str, files: Sequence[Gguf], options: Options, progress: Callable[[int], None]
+    device: Device | str | None,
+    name: str,
+    files: Sequence[Gguf],
+    options: Options,
+    progress: Callable[[int], None],
+    stages: Stages,
+    meanwhile: Callable[[], object],
 ) -> Backend:
     gguf, *projectors = files
     config = Config.from_gguf(gguf)
@@ -125,11 +143,17 @@ async def _backend(
         from wgemma.engine.fallback import ReferenceBackend, ReferenceTowers
 
         return ReferenceBackend(gguf, options, ReferenceTowers(name, config.width, gguf, projectors))
-    opened = open_device(device) if device is None or isinstance(device, str) else device
+    if device is None or isinstance(device, str):
+        stages.begin("GPU")
+        opened = open_device(device)
+    else:
+        opened = device
     try:
         towers = GpuTowers(opened, name, config.width, gguf, projectors, heard_by(progress))
         options = replace(options, images=towers.sees)
-        await prepare(opened, config, gguf.tensors, options)
+        stages.begin("self-test")
+        await prepare(opened, config, gguf.tensors, options, meanwhile)
+        stages.begin("weights")
         engine = await Engine.load(opened, gguf, options, progress)
         try:
             backend = GpuBackend(opened, engine, towers, owned=opened is not device)

@@ -16,9 +16,11 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
+from wgemma import __version__
 from wgemma.api import Model, Part
 from wgemma.engine import selftest
 from wgemma.engine.adapting import ALL
+from wgemma.engine.backend import GpuBackend
 from wgemma.engine.engine import CHUNK, Options, table_choices
 from wgemma.engine.replying import Usage
 from wgemma.errors import (
@@ -44,6 +46,8 @@ from wgemma.files.sounds import ARRAY_RATE, Sound
 from wgemma.gpu.browser import BrowserDevice
 from wgemma.loading import assemble
 from wgemma.model.config import Config, find_tensors
+from wgemma.model.text import TABLE
+from wgemma.stages import Stages
 from wgemma.text.parts import content_of
 
 # The code of web/trouble.js for an error: that of the first class it belongs to.
@@ -120,29 +124,50 @@ class Page:
             raise
 
     async def _open(self, sources: list[PageSource], order: Any, tell: Tell) -> dict[str, Any]:
+        stages = Stages()
+        stages.begin("header")
         opened = [await Gguf.aopen(source) for source in sources]
+        stages.begin("GPU")
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
+        self._device.roomy = self._device.roomy and not order.small
         chunk = SHORT_CHUNK if self._device.compact else CHUNK
         options = Options(context=order.context or None, precision=order.precision, ple=order.ple, chunk=chunk)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
         progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell, self._stops[order.id])
         name = sources[0].name
-        self._model = await assemble(ModelFiles(name, name), opened, self._device, options, progress.add)
+        files = ModelFiles(name, name)
+        sources[0].waited = 0.0
+        self._model = await assemble(files, opened, self._device, options, progress.add, stages=stages)
+        stages.begin("storage")
         for source in sources:
             await source.finished()
+        stages.end()
         tell("progress", {"stage": "ready", "loaded": progress.total, "total": progress.total})
-        return self._info(self._model, opened)
+        taken = [{"name": "open", "ms": order.opened}, {"name": "Python", "ms": order.waited}]
+        for stage in stages.done:
+            taken.append({"name": stage.name, "ms": 1e3 * stage.seconds})
+            if stage.name == "weights":
+                taken[-1] |= {"bytes": progress.moved, "reading": 1e3 * sources[0].waited}
+        loading = {"total": sum(stage["ms"] for stage in taken), "stages": taken}
+        return self._info(self._model, self._device, opened) | {"loading": loading}
 
-    def _info(self, model: Model, opened: list[Gguf]) -> dict[str, Any]:
+    def _info(self, model: Model, device: BrowserDevice, opened: list[Gguf]) -> dict[str, Any]:
+        assert isinstance(model.backend, GpuBackend)
+        inputs = model.backend.engine.weights.inputs
         return {
+            "version": __version__,
             "name": model.name,
             "parameters": sum(tensor.elements for tensor in opened[0].tensors.values()),
             "quantisation": opened[0].quantisation,
+            "precision": model.backend.engine.options.precision,
             "context": model.backend.context,
             "vocabulary": len(model.tokenizer),
             "sees": model.sees,
             "hears": model.hears,
             "adapter": model.backend.name,
+            "features": sorted(device.features),
+            "limits": asdict(device.limits),
+            "table": None if inputs is None else "host" if inputs.table is None else "gpu",
             "bytes": sum(gguf.source.size for gguf in opened),
             "gpuBytes": self._on_gpu,
         }
@@ -246,7 +271,7 @@ def _bytes_to_load(device: BrowserDevice, gguf: Gguf, options: Options) -> int:
     config = Config.from_gguf(gguf)
     on_gpu = table_choices(device, gguf, config, options)[0]
     tensors = find_tensors(config, gguf.tensors).items()
-    return sum(tensor.nbytes for name, tensor in tensors if on_gpu or name != "per_layer_token_embd.weight")
+    return sum(tensor.nbytes for name, tensor in tensors if on_gpu or name != TABLE)
 
 
 class _Loading:
@@ -255,12 +280,14 @@ class _Loading:
     def __init__(self, total: int, tell: Tell, stop: asyncio.Event) -> None:
         self.total = total
         self.loaded = 0
+        self.moved = 0  # bytes in all: more than there are where a second try was needed
         self._tell = tell
         self._stop = stop
 
     def add(self, nbytes: int) -> None:
         if self._stop.is_set():
             raise SessionError("loading was given up.")
+        self.moved += nbytes
         self.loaded = min(self.loaded + nbytes, self.total)
         self._tell("progress", {"stage": "load", "loaded": self.loaded, "total": self.total})
 

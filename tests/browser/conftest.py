@@ -102,7 +102,7 @@ class PageServer:
 
     def _send_model(self, request: BaseHTTPRequestHandler, name: str) -> None:
         content = self.models[name]
-        body = content.read_bytes() if isinstance(content, Path) else content
+        body = _Sliced(content) if isinstance(content, Path) else content
         start, stop = 0, len(body)
         if span := re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", "")):
             start, stop = int(span[1]), min(int(span[2] or stop - 1) + 1, stop)
@@ -122,6 +122,21 @@ class PageServer:
             request.wfile.flush()
             sleep(0.2)  # a browser forgets what it has not handed on when a line is cut
             request.close_connection = True
+
+
+class _Sliced:
+    """A file as something with a length that gives slices."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return self._path.stat().st_size
+
+    def __getitem__(self, span: slice) -> bytes:
+        with self._path.open("rb") as file:
+            file.seek(span.start)
+            return file.read(span.stop - span.start)
 
 
 @pytest.fixture(scope="session")

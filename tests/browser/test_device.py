@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from face import Face
 from test_engine import HELLO, errors, sequence
 
@@ -54,6 +55,67 @@ def test_the_per_layer_table_may_stay_with_the_host(face: Face, server: Any, sha
         face.load(address, ple="host", save=save)
         assert errors(face.logits(ids), golden).max() <= 2e-3
     assert len(face.chat(HELLO, maxTokens=5, temperature=0)["parts"]) > 1
+
+
+# There is room for everything but the per-layer table.
+FILL = """() => {
+  self.create ??= GPUDevice.prototype.createBuffer;
+  self.pop ??= GPUDevice.prototype.popErrorScope;
+  let refused = 0; // error scopes around the table
+  GPUDevice.prototype.createBuffer = function (how) {
+    if (how.label?.startsWith("per_layer_token_embd")) refused = 2;
+    return self.create.call(this, how);
+  };
+  GPUDevice.prototype.popErrorScope = function () {
+    const real = self.pop.call(this);
+    return refused-- > 0 ? real.then(() => new GPUOutOfMemoryError("no room")) : real;
+  };
+}"""
+EMPTY = """() => {
+  GPUDevice.prototype.createBuffer = self.create;
+  GPUDevice.prototype.popErrorScope = self.pop;
+}"""
+
+
+def test_a_table_that_finds_no_room_on_the_gpu_stays_with_the_host(face: Face, server: Any, shared: Path) -> None:
+    address = server.offer(shared / "models/tiny-e2b-Q4_K_M.gguf")
+    ids = sequence(shared / "tiny-e2b", "short")
+    golden = np.load(shared / "tiny-e2b/logits_short.Q4_K_M.npy")
+    assert face.load(address)["info"]["table"] == "gpu"
+    with worker(face, FILL, EMPTY):
+        assert face.load(address)["info"]["table"] == "host"
+        assert errors(face.logits(ids), golden).max() <= 2e-3
+        refused = face.attempt(address, ple="gpu")
+        assert refused["code"] == "out-of-memory" and "per_layer_token_embd" in refused["message"]
+
+
+PHONE = "Mozilla/5.0 (Linux; Android 16; K) AppleWebKit/537.36 Chrome/156.0.0.0 Mobile Safari/537.36"
+LISTEN = """() => {
+  globalThis.orders = [];
+  const post = Worker.prototype.postMessage;
+  Worker.prototype.postMessage = function (order, ...rest) {
+    orders.push(order);
+    return post.call(this, order, ...rest);
+  };
+}"""
+
+
+@pytest.mark.parametrize(("how", "memory", "small"), [({}, 32, False), ({}, 4, True), ({"user_agent": PHONE}, 8, True)])
+def test_phones_and_small_machines_are_not_filled(
+    browser: Any, server: Any, micro: str, how: dict[str, str], memory: int, small: bool
+) -> None:
+    context = browser.new_context(**how)
+    context.add_init_script(f"Object.defineProperty(navigator, 'deviceMemory', {{get: () => {memory}}})")
+    page = context.new_page()
+    page.goto(f"{server.url}/empty.html")
+    page.evaluate(LISTEN)
+    page.evaluate("async () => { (await import('/wgemma.js')).load('/models/nothing.gguf').catch(() => {}); }")
+    page.wait_for_function("() => orders.some(({verb}) => verb === 'load')")
+    assert page.evaluate("() => orders.find(({verb}) => verb === 'load').small") is small
+    context.close()
+
+
+# -- gone, and back
 
 
 def test_a_device_that_is_lost_is_replaced_in_the_middle_of_a_reply(face: Face, micro: str) -> None:

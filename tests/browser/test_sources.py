@@ -43,7 +43,10 @@ def test_a_model_is_kept_and_loads_without_the_server(face: Face, server: Any, m
     assert (kept["size"], kept["loaded"], kept["whole"]) == (len(model), len(model), True)
     server.gone = True
     again = face.load("/models/kept.gguf")
-    assert again["info"] == first["info"] | {"gpuBytes": again["info"]["gpuBytes"]}
+    assert again["info"] == first["info"] | {name: again["info"][name] for name in ("gpuBytes", "loading")}
+    stages = [stage["name"] for stage in again["info"]["loading"]["stages"]]
+    assert {"Python", "header", "GPU", "self-test", "weights", "vocabulary"} < set(stages)
+    assert again["info"]["loading"]["total"] <= again["took"]
 
 
 def test_a_download_that_was_cut_goes_on_where_it_stopped(face: Face, server: Any, model: bytes) -> None:

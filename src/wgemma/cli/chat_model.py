@@ -18,7 +18,7 @@ from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
-from wgemma.engine.engine import TABLE, Options, Plan, context_of, plan, table_choices
+from wgemma.engine.engine import Options, Plan, context_of, plan, table_choices
 from wgemma.errors import DeviceError, SettingsError
 from wgemma.files.adapters import AdapterFile, check_fits, read_adapter
 from wgemma.files.download import download
@@ -28,6 +28,7 @@ from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
 from wgemma.loading import load, open_device
 from wgemma.model.config import Config, find_tensors
+from wgemma.model.text import TABLE
 from wgemma.model.vision_config import has_vision
 
 QUICK = 64 << 20  # bytes that are loaded before a bar could be read

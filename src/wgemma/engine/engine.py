@@ -17,14 +17,13 @@ from wgemma.model.config import Config, find_tensors
 from wgemma.model.decoder import PAD, SOFT, Decoder
 from wgemma.model.matmul import Precision
 from wgemma.model.planes import PLANES
-from wgemma.model.text import TextWeights, load_text
+from wgemma.model.text import TABLE, TextWeights, load_text
 
 if TYPE_CHECKING:
     from wgemma.engine.senses import Senses
 
 CHUNK = 512  # the most rows of one forward pass
 IMAGE_ROWS = (640, 1152)  # but an image whose rows see each other is never split: up to 560 and 1120 tokens
-TABLE = "per_layer_token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +174,21 @@ class Engine:
     async def fetch_rows(self, tokens: Sequence[int], decoder: Decoder | None = None) -> None:
         """Brings the raw per-layer rows of these tokens to the GPU, for this decoder or another; a soft row gets
         PAD's."""
-        inputs, target = self.weights.inputs, (decoder or self.decoder).raw_rows
-        assert inputs is not None and target is not None
-        size = inputs.tensor.format.row_nbytes(inputs.tensor.shape[0])
-        known = (PAD if token >= SOFT else token for token in tokens)
-        offsets = [inputs.tensor.offset + token * size for token in known]
-        self.device.write(target, 0, await self.gguf.source.rows(offsets, size))
+        target = (decoder or self.decoder).raw_rows
+        assert target is not None
+        self.device.write(target, 0, await self.gguf.source.rows(*self._rows_of(tokens)))
+
+    def expect_rows(self, tokens: Sequence[int]) -> None:
+        """Says which tokens' rows will be fetched soon."""
+        if self.fetches_rows:
+            self.gguf.source.expect_rows(*self._rows_of(tokens))
+
+    def _rows_of(self, tokens: Sequence[int]) -> tuple[list[int], int]:
+        """Where in the file the tokens' rows of the per-layer table begin, and how long they are."""
+        assert self.weights.inputs is not None
+        tensor = self.weights.inputs.tensor
+        size = tensor.format.row_nbytes(tensor.shape[0])
+        return [tensor.offset + (PAD if token >= SOFT else token) * size for token in tokens], size
 
     async def adapt(self, adapters: Adapters) -> None:
         """Puts these adapters beside the weights in place of those before; when that fails, nothing has changed."""
@@ -228,4 +236,4 @@ def table_choices(device: Device, gguf: Gguf, config: Config, options: Options) 
         context = context_of(config, options)
         return [plan(config, gguf.tensors, options, context, True).gpu <= options.memory]
     small = find_tensors(config, gguf.tensors)[TABLE].nbytes <= 64 << 20
-    return [True, False] if small or device.info.kind == "DiscreteGPU" else [False]
+    return [True, False] if small or device.roomy else [False]

@@ -26,7 +26,6 @@ from wgemma.sync import breathe
 if TYPE_CHECKING:
     from wgemma.engine.senses import Senses
 
-AHEAD = 2  # steps in flight
 FIRST_DEPTH = 256
 MANY_LOGITS = 64 << 20  # bytes of logits to have on the GPU at once
 
@@ -208,6 +207,7 @@ class Session:
                     return False
                 count = await self._chunk(ids[position:stop], position)
                 position += count
+                self.engine.expect_rows(ids[position : position + self.engine.most_rows])
                 await self.engine.device.pace()
                 await breathe()
             if stop in kept:
@@ -321,7 +321,7 @@ class Session:
         if room <= 0:
             return
         finish = self.sampler.begin(sampling, self.engine.context)
-        ahead = 1 if self.engine.fetches_rows else AHEAD
+        ahead = 1 if self.engine.fetches_rows else self.engine.device.ahead
         start = len(ids)
         waiting: deque[tuple[Reading, Reading | None]] = deque()
         submitted, known = 0, [ids[-1]]  # known[i] is the token at position start − 1 + i

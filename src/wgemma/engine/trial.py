@@ -72,8 +72,8 @@ class Trial:
         self._freed_apart: list[Cache | Sampler] = []
         self._decoder: Decoder | None = None
 
-    async def solve(self, wanted: Sequence[Problem]) -> bytes:
-        """Runs all of them; the bytes in which `outputs` lie."""
+    async def solve(self, wanted: Sequence[Problem], meanwhile: Callable[[], object] = lambda: None) -> bytes:
+        """Runs all of them; the bytes in which `outputs` lie. `meanwhile` is called while kernels compile."""
         self.arena = self._buffer(ARENA)
         for problem in wanted:
             if problem.kind and (problem.kind, problem.columns) not in self._matrices:
@@ -89,6 +89,7 @@ class Trial:
         for problem in wanted:
             recorders[problem.kernel](problem)
         program = self.tape.program()
+        meanwhile()
         await self.device.confirm()
         program.replay()
         return await self.device.read(self.arena, 0, self._end)

@@ -4,8 +4,10 @@ A web server, the browser's storage and a picked file are all one thing here, a 
 small vectors are copied into Python; pieces on their way to the GPU are not, and neither are pictures.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from inspect import isawaitable
+from time import perf_counter
 from typing import Any
 
 from wgemma.errors import SourceError
@@ -34,15 +36,29 @@ def complaint(error: Exception) -> Exception:
     return PageError(str(getattr(error, "message", error)), code) if isinstance(code, str) else error
 
 
+def js_numbers(numbers: Iterable[int]) -> Any:
+    """Numbers for JavaScript, all at once."""
+    from pyodide.ffi import to_js
+
+    return to_js(array("d", numbers))
+
+
 class PageSource:
     """One of web/sources.js's sources."""
 
-    first_read = 1 << 20
+    first_read = 16 << 20  # of which a real model's header takes nearly all
 
     def __init__(self, source: Any, name: str = "") -> None:
         self._source = source
         self.name = name or str(source.name)
         self.size = int(source.size)
+        self.waited = 0.0  # seconds, for bytes to come
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        self._source.expect(js_numbers(number for span in spans for number in span))
+
+    def expect_rows(self, offsets: Sequence[int], length: int) -> None:
+        self._source.expectRows(js_numbers(offsets), length)
 
     async def read(self, offset: int, length: int) -> Buffer:
         data: bytes = (await self.piece(offset, length)).to_bytes()
@@ -50,17 +66,20 @@ class PageSource:
 
     async def piece(self, offset: int, length: int) -> Any:
         check_span(self, offset, length)
+        began = perf_counter()
         try:
             answer = self._source.read(offset, length)
         except Exception as error:
             raise complaint(error) from None
-        return await answered(answer)
+        piece = await answered(answer)
+        self.waited += perf_counter() - began
+        return piece
 
     async def rows(self, offsets: Sequence[int], length: int) -> Any:
         for offset in offsets:
             check_span(self, offset, length)
         try:
-            answer = self._source.rows(offsets, length)
+            answer = self._source.rows(js_numbers(offsets), length)
         except Exception as error:
             raise complaint(error) from None
         return await answered(answer)

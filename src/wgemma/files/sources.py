@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -38,7 +38,16 @@ class Source(Protocol):
         ...
 
     async def rows(self, offsets: Sequence[int], length: int) -> Any:
-        """Spans of one length, behind each other in one piece."""
+        """Spans of one length, behind each other in one piece, and zeros up to a whole word."""
+        ...
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Tells which pieces, as (offset, length), will be asked for, in about this order; they replace those that were
+        expected before. Whoever answers slowly may fetch them ahead."""
+        ...
+
+    def expect_rows(self, offsets: Sequence[int], length: int) -> None:
+        """Tells which rows will be asked for soon."""
         ...
 
     def close(self) -> None: ...
@@ -77,7 +86,14 @@ class NativeSource:
         return await self.read(offset, length)
 
     async def rows(self, offsets: Sequence[int], length: int) -> Buffer:
-        return b"".join([await self.read(offset, length) for offset in offsets])
+        rows = b"".join([await self.read(offset, length) for offset in offsets])
+        return rows + bytes(-len(rows) % 4)
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """A disk needs no hint."""
+
+    def expect_rows(self, offsets: Sequence[int], length: int) -> None:
+        """Nor here."""
 
 
 class MemorySource(NativeSource):

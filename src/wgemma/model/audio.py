@@ -146,6 +146,7 @@ async def load_audio(device: Device, gguf: Gguf, progress: Callable[[int], None]
     config = AudioConfig.from_gguf(gguf)
     tensors = find(gguf, audio_tensors(config))
     uploader = Uploader(device, gguf, progress)
+    uploader.expect(sorted(tensors.values(), key=lambda tensor: tensor.offset))
     try:
         hearing, inner = None, CHUNK
         if config.conformer is not None:

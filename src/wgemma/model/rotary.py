@@ -18,10 +18,8 @@ def rotary_tables(base: float, head_dim: int, pairs: int, factors: Sequence[floa
         exact = base ** (-2 * pair / head_dim) / (factors[pair] if factors else 1.0)
         frequencies.append(array("f", [exact])[0])  # the reference rounds here too
     steps = [*range(NEAR), *range(0, context, NEAR)]
-    table = array("f")
-    for step in steps:
-        for frequency in frequencies:
-            angle = step * frequency
-            table.append(math.cos(angle))
-            table.append(math.sin(angle))
+    angles = [step * frequency for step in steps for frequency in frequencies]
+    table = array("f", bytes(8 * len(angles)))
+    table[0::2] = array("f", map(math.cos, angles))
+    table[1::2] = array("f", map(math.sin, angles))
     return table.tobytes()

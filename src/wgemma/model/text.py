@@ -16,6 +16,8 @@ from wgemma.model.config import Config, LayerConfig, find_tensors
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
+TABLE = "per_layer_token_embd.weight"  # which may stay with the host
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -140,6 +142,7 @@ class _Loader:
 
     async def load(self) -> TextWeights:
         config = self.config
+        self.uploader.expect(self._in_order())
         embedding = await self._matrix("token_embd.weight")
         head = embedding if config.tied else await self._matrix("output.weight")
         ends = [array("f", bytes(4 * config.width))]  # nothing ends before the first layer
@@ -153,6 +156,19 @@ class _Loader:
         turns, pairs = await self._rotary()
         buffers = tuple(self.uploader.buffers)
         return TextWeights(config, embedding, head, output_norms, tuple(layers), inputs, turns, pairs, buffers)
+
+    def _in_order(self) -> list[Tensor]:
+        """The tensors as they will be asked for, near enough: layer by layer, and within one as the file has them."""
+        blocks = {f"blk.{layer.index}": layer.index + 2 for layer in self.config.layers}
+        first = {"token_embd": 0, "output": 1, **blocks}
+        last = len(blocks) + 2
+
+        def turn(tensor: Tensor) -> tuple[int, int]:
+            words = tensor.name.split(".")
+            return first.get(words[0], first.get(".".join(words[:2]), last)), tensor.offset
+
+        wanted = [tensor for name, tensor in self.tensors.items() if self.ple_on_gpu or name != TABLE]
+        return sorted(wanted, key=turn)
 
     # -- small things
 
@@ -270,9 +286,9 @@ class _Loader:
         )
 
     async def _per_layer_inputs(self) -> PerLayerInputs:
-        tensor = self.tensors["per_layer_token_embd.weight"]
+        tensor = self.tensors[TABLE]
         return PerLayerInputs(
-            table=await self._matrix("per_layer_token_embd.weight") if self.ple_on_gpu else None,
+            table=await self._matrix(TABLE) if self.ple_on_gpu else None,
             tensor=tensor,
             projection=await self._matrix("per_layer_model_proj.weight"),
             norm=self._upload("per-layer norm", await self._vector("per_layer_proj_norm.weight")),

@@ -6,9 +6,9 @@ computes with them, and whatever is wrong is a `ModelError` that names it.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
@@ -148,7 +148,7 @@ def flat(tensor: Tensor, columns: int) -> Tensor:
 async def load_linear(uploader: Uploader, tensors: Mapping[str, Tensor], name: str) -> Linear:
     """The linear `name` (as "v.blk.0.attn_q") from checked tensors: its matrix, its bounds in either spelling, and
     its bias where `tensors` has one."""
-    bounds = await read_bounds(uploader.gguf, tensors, name)
+    bounds = await read_bounds(uploader.small, tensors, name)
     matrix = await uploader.matrix([(tensors[f"{name}.weight"], RowOrder())], ragged=True)
     bias = None
     if f"{name}.bias" in tensors:
@@ -156,16 +156,19 @@ async def load_linear(uploader: Uploader, tensors: Mapping[str, Tensor], name: s
     return Linear(matrix, bounds, bias)
 
 
-async def read_bounds(gguf: Gguf, tensors: Mapping[str, Tensor], name: str) -> Bounds:
+Read: TypeAlias = Callable[[Tensor], Awaitable[bytes]]
+
+
+async def read_bounds(read: Read, tensors: Mapping[str, Tensor], name: str) -> Bounds:
     """Four tensors of one number each, any of which may be absent; or four numbers of the packed ones, where four
     zeros stand for no bounds. Elsewhere a zero is a bound like any other."""
     single = {bound: tensors[f"{name}.{bound}"] for bound in BOUNDS if f"{name}.{bound}" in tensors}
     if single:
-        return Bounds(**{bound: (await _numbers(gguf, tensor))[0] for bound, tensor in single.items()})
+        return Bounds(**{bound: (await _numbers(read, tensor))[0] for bound, tensor in single.items()})
     at = _packed_at(name)
     if CLAMP_DATA not in tensors or at is None:
         return Bounds()
-    numbers = await _numbers(gguf, tensors[CLAMP_DATA])
+    numbers = await _numbers(read, tensors[CLAMP_DATA])
     four = numbers[4 * at : 4 * at + 4] if at >= 0 else numbers[-4:]
     return Bounds(*four) if any(four) else Bounds()
 
@@ -180,11 +183,11 @@ def _packed_at(name: str) -> int | None:
     return int(parts[2]) * len(PACKED) + PACKED.index(parts[-1])
 
 
-async def _numbers(gguf: Gguf, tensor: Tensor) -> list[float]:
+async def _numbers(read: Read, tensor: Tensor) -> list[float]:
     """Bounds: unlike weights they may be infinite, which is to say far away."""
     if tensor.type != "F32":
         raise ModelError(f"{tensor.name} has the type {tensor.type}; bounds are F32.")
-    numbers = struct.unpack(f"<{tensor.elements}f", await gguf.source.read(tensor.offset, tensor.nbytes))
+    numbers = struct.unpack(f"<{tensor.elements}f", await read(tensor))
     if any(number != number for number in numbers):
         raise ModelError(f"{tensor.name} holds a bound that is not a number: the file is damaged.")
     return [min(max(number, -FAR), FAR) for number in numbers]

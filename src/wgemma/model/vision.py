@@ -91,6 +91,7 @@ async def load_vision(device: Device, gguf: Gguf, progress: Callable[[int], None
     """The tower of a file, on the GPU; nothing stays there when it fails. A file without one is a `ModelError`."""
     config, tensors = read_vision(gguf)
     uploader = Uploader(device, gguf, progress)
+    uploader.expect(sorted(tensors.values(), key=lambda tensor: tensor.offset))
     try:
         load = load_unified if config.unified else load_tower
         body = await load(uploader, config, tensors)

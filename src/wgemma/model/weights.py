@@ -7,7 +7,7 @@ a binding. The Python heap never holds more than one piece, and of a memory-mapp
 import math
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wgemma.errors import ModelError
@@ -16,7 +16,8 @@ from wgemma.gpu.device import Buffer, Device, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.planes import PLANES, Planes
 
-PIECE = 32 << 20  # bytes on their way to the GPU at a time
+PIECE = 32 << 20  # bytes that are sent to the GPU at once
+ON_THE_WAY = 4 * PIECE  # bytes that wait for it in the driver's own memory, at most
 ROOM = 64  # parts have room for a multiple of so many rows: matvec.wgsl asks for some before it knows their number
 _FAR = 1 << 30  # a group that never ends
 
@@ -73,12 +74,25 @@ class Uploader:
         self.progress = progress
         self.buffers: list[Buffer] = []
         self._staging: Buffer | None = None
+        self._sent = 0  # bytes since the last flush
+        self._small: dict[str, bytes] = {}
 
     def close(self) -> None:
         """Gives the staging memory back; the matrices stay."""
+        self.expect(())
         if self._staging is not None:
             self.device.free(self._staging)
             self._staging = None
+
+    def expect(self, tensors: Iterable[Tensor]) -> None:
+        """Says what will be loaded, in about this order, so that a slow source can fetch it ahead."""
+        self.gguf.source.expect((start, size) for tensor in tensors for start, size, _ in _pieces(tensor))
+
+    async def small(self, tensor: Tensor) -> bytes:
+        """The bytes of a tensor that is read over and over, fetched once."""
+        if tensor.name not in self._small:
+            self._small[tensor.name] = bytes(await self.gguf.source.read(tensor.offset, tensor.nbytes))
+        return self._small[tensor.name]
 
     async def vector(self, tensor: Tensor) -> "array[float]":
         """A small tensor as floats; one that holds NaN or Inf is refused here rather than felt in every token."""
@@ -137,24 +151,39 @@ class Uploader:
         return parts
 
     async def _stream(self, tensor: Tensor, order: RowOrder, parts: Sequence[Part]) -> None:
-        row_bytes = tensor.format.row_nbytes(tensor.shape[0])
-        rows = tensor.elements // tensor.shape[0]
-        step = max(PIECE // row_bytes, 1)
-        if self._staging is None or self._staging.size < min(step, rows) * row_bytes:
-            self.close()
-            self._staging = self.device.buffer(max(min(step, rows) * row_bytes, 1 << 20), "staging")
-        for start in range(0, rows, step):
-            count = min(step, rows - start)
-            piece = await self.gguf.source.piece(tensor.offset + start * row_bytes, count * row_bytes)
-            self.device.write(self._staging, 0, piece)
+        first_row = 0
+        for start, size, rows in _pieces(tensor):
+            staging = self._room(size)
+            self.device.write(staging, 0, await self.gguf.source.piece(start, size))
             tape = Tape(self.device, tensor.name)
             for part in parts:
-                repack(tape, tensor, order, part, self._staging, start, count)
+                repack(tape, tensor, order, part, staging, first_row, rows)
             tape.program().replay()
-            if count == step:
-                await self.device.wait()  # or pieces would pile up in the driver's own staging memory
             tape.free()
-            self.progress(count * row_bytes)
+            self._sent += size
+            if self._sent >= PIECE:
+                await self.device.flush(ON_THE_WAY)
+                self._sent = 0
+            self.progress(size)
+            first_row += rows
+
+    def _room(self, size: int) -> Buffer:
+        """Staging memory for a piece."""
+        if self._staging is None or self._staging.size < size:
+            if self._staging is not None:
+                self.device.free(self._staging)
+            self._staging = self.device.buffer(max(size, 1 << 20), "staging")
+        return self._staging
+
+
+def _pieces(tensor: Tensor) -> Iterator[tuple[int, int, int]]:
+    """A tensor's bytes on their way: (offset, size, rows) of whole rows, and of whole words but for the last."""
+    row_bytes = tensor.format.row_nbytes(tensor.shape[0])
+    rows = tensor.elements // tensor.shape[0]
+    step = max(PIECE // row_bytes // 4 * 4, 1)
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        yield tensor.offset + start * row_bytes, count * row_bytes, count
 
 
 def room_for(rows: int) -> int:

@@ -1,8 +1,6 @@
-/** A picked file, or any other Blob, as a source (see sources.js). */
+/** A picked file, or any other Blob: what ahead.js makes a source of. */
 
 import { WgemmaError } from "./trouble.js";
-
-const AT_ONCE = 8; // spans asked for at a time
 
 export class FileSource {
   /** @param {Blob} blob */
@@ -20,28 +18,12 @@ export class FileSource {
     }
   }
 
-  rows(offsets, length) {
-    return gathered(this, offsets, length);
+  /** What fetcher.js makes another one of. */
+  copy() {
+    return { blob: this.blob, name: this.name };
   }
-
-  async finished() {}
 
   async close() {
     this.blob = new Blob();
   }
-}
-
-/** Many small spans of a source that answers with promises. */
-export async function gathered(source, offsets, length) {
-  const wanted = [...offsets];
-  const bytes = new Uint8Array(wanted.length * length);
-  let next = 0;
-  const take = async () => {
-    while (next < wanted.length) {
-      const i = next++;
-      bytes.set(await source.read(wanted[i], length), i * length);
-    }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, take));
-  return bytes;
 }

@@ -1,10 +1,9 @@
 /**
  * Asking web servers for bytes, and for the rest of them when a line is cut.
  *
- * `WebSource` is a source (see sources.js) that keeps nothing; opfs.js keeps what it downloads.
+ * `WebSource` keeps nothing, and ahead.js makes a source of it; opfs.js keeps what it downloads.
  */
 
-import { gathered } from "./file.js";
 import { WgemmaError } from "./trouble.js";
 
 const ATTEMPTS = 5; // requests in a row without a single byte before giving up
@@ -54,11 +53,10 @@ export class WebSource {
     return bytes;
   }
 
-  rows(offsets, length) {
-    return gathered(this, offsets, length);
+  /** What fetcher.js makes another one of. */
+  copy() {
+    return { url: this.url, size: this.size, validator: this.validator };
   }
-
-  async finished() {}
 
   async close() {}
 }

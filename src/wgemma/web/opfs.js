@@ -10,6 +10,7 @@
  * it stopped. Synchronous access handles exist in Workers only, so `openSaved` does too; `saved` and `forget` work anywhere.
  */
 
+import { ReadAhead, roomFor } from "./ahead.js";
 import { FileSource } from "./file.js";
 import { changed, nameOf, persist, pieces, request, unreachable, validatorOf } from "./http.js";
 import { Sha256 } from "./sha256.js";
@@ -173,7 +174,7 @@ async function openWhole(place, key, note) {
     const entry = await ask(place, "getFileHandle", `${key}.gguf`);
     return new SavedFile(await ask(entry, "createSyncAccessHandle", { mode: "read-only" }), note, discard);
   } catch {
-    return new FileSource(file, note.name); // another tab has it open, too
+    return new ReadAhead(new FileSource(file, note.name)); // another tab has it open, too
   }
 }
 
@@ -200,23 +201,27 @@ class SavedFile {
   }
 
   read(offset, length) {
-    return this.rows([offset], length);
+    if (this.#buffer.length < length) this.#buffer = new Uint8Array(length);
+    return this.#fill(this.#buffer.subarray(0, length), offset);
   }
 
   rows(offsets, length) {
-    const wanted = [...offsets];
-    const bytes = this.#room(wanted.length * length);
-    wanted.forEach((at, i) => {
-      const count = this.#handle.read(bytes.subarray(i * length, (i + 1) * length), { at });
-      if (count !== length) throw new WgemmaError("network", `${this.name} in the browser's storage was cut. Load it again.`);
-    });
+    const bytes = roomFor(offsets.length, length);
+    let at = 0;
+    for (const offset of offsets) this.#fill(bytes.subarray(at, (at += length)), offset);
     return bytes;
   }
 
-  #room(length) {
-    if (this.#buffer.length < length) this.#buffer = new Uint8Array(length);
-    return this.#buffer.subarray(0, length);
+  #fill(bytes, at) {
+    const count = this.#handle.read(bytes, { at });
+    if (count !== bytes.length) throw new WgemmaError("network", `${this.name} in the browser's storage was cut. Load it again.`);
+    return bytes;
   }
+
+  /** Nothing is gained by reading ahead: this handle answers at once. */
+  expect() {}
+
+  expectRows() {}
 
   async finished() {}
 
@@ -363,10 +368,14 @@ class Download {
   }
 
   rows(offsets, length) {
-    const wanted = [...offsets];
-    const wait = this.#until(Math.max(...wanted) + length);
-    return wait ? wait.then(() => this.#reader.rows(wanted, length)) : this.#reader.rows(wanted, length);
+    const wait = this.#until(Math.max(...offsets) + length);
+    return wait ? wait.then(() => this.#reader.rows(offsets, length)) : this.#reader.rows(offsets, length);
   }
+
+  /** It comes from front to back, whatever is wanted. */
+  expect() {}
+
+  expectRows() {}
 
   finished() {
     return this.#finished;

@@ -28,19 +28,32 @@ export interface LoadOptions {
   projector?: Source;
   /** "fast" (the default): answers from inputs in eight bits where the GPU multiplies those; or "exact". */
   precision?: "fast" | "exact";
-  /** Where the per-layer table lies; "auto" puts a small one on the GPU and fetches the rows of a large one. */
+  /**
+   * Where the per-layer table of E2B and E4B lies: on the GPU, or in the file, from which a row is fetched for every token.
+   * "auto" tries the GPU, but for a large table on phones and small machines, and falls back to the file.
+   */
   ple?: "auto" | "gpu" | "host";
 }
 
 export interface ModelInfo {
+  /** Of wgemma. */
+  version: string;
   name: string;
   parameters: number;
   quantisation: string;
+  precision: "fast" | "exact";
   context: number;
   vocabulary: number;
   sees: boolean;
   hears: boolean;
+  /** The GPU, what it can do and what it grants, the last in WebGPU's units. */
   adapter: string;
+  features: string[];
+  limits: Record<string, number>;
+  /** Where the per-layer table lies; null in models without one. */
+  table: "gpu" | "host" | null;
+  /** Where the time went, in milliseconds. `reading` is what of it was spent waiting for the file's bytes. */
+  loading: { total: number; stages: { name: string; ms: number; bytes?: number; reading?: number }[] };
   /** Of the model's files, and on the GPU. */
   bytes: number;
   gpuBytes: number;

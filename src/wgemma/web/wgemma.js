@@ -130,7 +130,7 @@ const STAGES = {
  */
 export async function load(source, options = {}) {
   const { onProgress, signal, projector = null, ...rest } = options;
-  const order = { ...rest, source: target(source), projector: projector && target(projector) };
+  const order = { ...rest, source: target(source), projector: projector && target(projector), small: isSmall() };
   signal?.throwIfAborted();
   const able = await supported();
   if (!able.ok) throw new WgemmaError("no-webgpu", able.reason);
@@ -151,6 +151,13 @@ export async function load(source, options = {}) {
   } finally {
     signal?.removeEventListener("abort", abort);
   }
+}
+
+/** Whether this is a phone, a tablet or a machine with little memory, which is not to be filled for speed's sake. */
+function isSmall() {
+  const { userAgent, userAgentData, maxTouchPoints, deviceMemory = 8 } = navigator;
+  const tablet = /Macintosh/.test(userAgent) && maxTouchPoints > 1; // an iPad says that it is a Mac
+  return deviceMemory < 8 || tablet || userAgentData?.mobile || /Mobi|Android|iPhone|iPad/.test(userAgent);
 }
 
 /** An address made absolute, because a Worker has another base; a file or a handle as it is. */

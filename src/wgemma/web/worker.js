@@ -9,6 +9,7 @@
  * nothing comes from anywhere else.
  */
 
+import { ReadAhead } from "./ahead.js";
 import { FileSource } from "./file.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 import { openGpu } from "./replay.js";
@@ -63,6 +64,7 @@ page.catch(() => {}); // whoever asks hears of it
 
 self.onmessage = async ({ data }) => {
   const { id, verb } = data;
+  const began = performance.now();
   const post = (kind, value, transfer = []) => self.postMessage({ id, kind, ...value }, transfer);
   if (verb === "stop") {
     loading.get(data.of)?.stop.abort(); // what is still in JavaScript's hands
@@ -73,7 +75,9 @@ self.onmessage = async ({ data }) => {
     preparing.set(id, prepared(data, post, sources));
     const order = new Kept(await preparing.get(id));
     for (const part of partsOf(order)) if (part.image?.rgba) part.image = new Kept(part.image);
+    order.opened = performance.now() - began;
     const { answer, FS } = await page;
+    order.waited = performance.now() - began - order.opened; // for Python
     loading.get(id)?.stop.signal.throwIfAborted();
     await answer(order, (kind, text, floats) => {
       if (kind === "progress" && loading.get(id)?.downloading) return; // one bar at a time
@@ -111,7 +115,7 @@ async function whole(target) {
   const answer = await fetch(target).catch(() => null);
   const said = answer ? `the server says ${answer.status}` : "no answer";
   if (!answer?.ok) throw new WgemmaError("network", `${target} cannot be had: ${said}.`);
-  return new FileSource(await answer.blob(), decodeURIComponent(new URL(target).pathname.split("/").pop()));
+  return new ReadAhead(new FileSource(await answer.blob(), decodeURIComponent(new URL(target).pathname.split("/").pop())));
 }
 
 /** What Python tells of files in its own memory, with the files themselves. */

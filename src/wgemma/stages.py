@@ -1,0 +1,43 @@
+"""Where the time of a load goes: its stages, one after the other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+
+@dataclass(slots=True)
+class Stage:
+    name: str
+    seconds: float
+
+
+class Stages:
+    """`begin` ends the stage before, and goes on with one of that name if there was; `done` are those that are over."""
+
+    def __init__(self) -> None:
+        self.done: list[Stage] = []
+        self._name = ""
+        self._began = 0.0
+
+    def begin(self, name: str) -> None:
+        self.end()
+        self._name, self._began = name, perf_counter()
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """A stage in the midst of another, which goes on after it."""
+        outer = self._name
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin(outer) if outer else self.end()
+
+    def end(self) -> None:
+        if self._name:
+            stage = next((stage for stage in self.done if stage.name == self._name), None)
+            if stage is None:
+                self.done.append(stage := Stage(self._name, 0.0))
+            stage.seconds += perf_counter() - self._began
+        self._name = ""
