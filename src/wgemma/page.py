@@ -131,7 +131,8 @@ class Page:
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
         self._device.roomy = self._device.roomy and not order.small
         chunk = SHORT_CHUNK if self._device.compact else CHUNK
-        options = Options(context=order.context or None, precision=order.precision, ple=order.ple, chunk=chunk)
+        asked = {"kv": order.kv, "precision": order.precision, "ple": order.ple}
+        options = Options(context=order.context or None, chunk=chunk, **asked)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
         progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell, self._stops[order.id])
         name = sources[0].name

@@ -59,6 +59,7 @@ class PageServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a page that was closed hangs up
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
@@ -111,6 +112,7 @@ class PageServer:
         else:
             request.send_response(200)
         request.send_header("Content-Length", str(stop - start))
+        request.send_header("Accept-Ranges", "bytes")
         request.send_header("ETag", f'"{name} {len(body)}"')
         request.end_headers()
         if request.command != "GET":

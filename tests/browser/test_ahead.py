@@ -135,6 +135,47 @@ def test_a_large_file_is_fetched_by_several_workers(page: Any, server: Any, tmp_
     assert told == {"seen": [True, True], "error": "network"}
 
 
+# Keeps a file, stops in the middle, goes on, and reads all of it from the storage.
+KEEP = """
+import {openSource} from "/sources.js";
+const url = "/models/kept.bin";
+const first = await openSource(url, {progress: (loaded) => loaded > 40 << 20 && first?.close().catch(() => {})});
+const cut = await first.finished().then(() => "whole", (error) => error.name);
+const before = (await (await import("/opfs.js")).saved())[0].loaded;
+const second = await openSource(url, {});
+await second.finished();
+await second.close();
+const third = await openSource(url, {});
+let wrong = 0;
+for (let at = 0; at < third.size; at += 1 << 20) {
+  const bytes = await third.read(at, 1 << 20);
+  for (const i of [0, 1, 77777, bytes.length - 1]) if (bytes[i] !== (((at + i) % 65536) * 7) % 251) wrong++;
+}
+await third.close(true);
+postMessage({cut, some: before > 16 << 20 && before < third.size, wrong, size: third.size});
+"""
+
+
+def test_a_large_download_comes_by_several_lines_and_goes_on_where_it_stopped(
+    page: Any, server: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "kept.bin").write_bytes(bytes(i * 7 % 251 for i in range(1 << 16)) * (128 << 4))
+    server.offer(tmp_path / "kept.bin")
+    server.files["keep.js"] = tmp_path / "keep.js"
+    server.files["keep.js"].write_text(KEEP)
+    told = page.evaluate(
+        """() => new Promise((resolve, reject) => {
+          const worker = new Worker("/keep.js", {type: "module"});
+          worker.onmessage = ({data}) => resolve(data);
+          worker.onerror = ({message}) => reject(new Error(message));
+        })"""
+    )
+    assert told.pop("cut") != "whole"
+    assert told == {"some": True, "wrong": 0, "size": 128 << 20}
+    begun = {span for path, span in server.asked if path == "models/kept.bin" and span}
+    assert len(begun) >= (128 - 40) // 16
+
+
 # -- the GPU's side
 
 ANY = """

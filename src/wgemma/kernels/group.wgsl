@@ -17,6 +17,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> chosen: array<u32>;
 @group(0) @binding(2) var<storage, read_write> order: array<u32>;
 @group(0) @binding(3) var<storage, read_write> tiles: array<vec4<u32>>;
+//#include reduce
 //#include scan
 
 fn expert_of(pair: u32) -> u32 {
@@ -25,7 +26,11 @@ fn expert_of(pair: u32) -> u32 {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
+  let thread = me.index;
+//#if SUBGROUPS
+  scan_lanes = me.lanes;
+//#endif
   let expert = group.x;
   let run = ((params.pairs + {{THREADS}}u - 1u) / {{THREADS}}u + 7u) / 8u * 8u;
   let begin = thread * run;

@@ -67,6 +67,9 @@ fn next_behind(limit: Pick, source: Source, thread: u32) -> Pick {
 
 @compute @workgroup_size({{THREADS}})
 fn main(me: Thread) {
+//#if SUBGROUPS
+  scan_lanes = me.lanes;
+//#endif
   let thread = me.index;
   empty_bins(thread);
   let highest = workgroup_max(value_of(own_peaks(thread).x), me);

@@ -137,6 +137,9 @@ fn draw(source: Source, least: u32, measure: Measure, position: u32, thread: u32
 
 @compute @workgroup_size({{THREADS}})
 fn main(me: Thread) {
+//#if SUBGROUPS
+  scan_lanes = me.lanes;
+//#endif
   let thread = me.index;
   let position = rows[picked[0]].position + 1u;
   empty_bins(thread);

@@ -26,6 +26,8 @@ export interface LoadOptions {
   sha256?: string;
   /** The file of its vision and audio towers, where they are not in the model's own. */
   projector?: Source;
+  /** What keys and values are kept in: "f16" (the default), or "f32" for twice the memory. */
+  kv?: "f16" | "f32";
   /** "fast" (the default): answers from inputs in eight bits where the GPU multiplies those; or "exact". */
   precision?: "fast" | "exact";
   /**

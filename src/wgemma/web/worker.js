@@ -142,7 +142,7 @@ async function opened(order, post, sources) {
   sources.push(await openSource(order.source, { ...how, sha256: order.sha256, progress }));
   if (order.projector) sources.push(await openSource(order.projector, how));
   const [source, projector = null] = sources;
-  return { name: "", context: null, precision: "fast", ple: "auto", ...order, source, projector };
+  return { name: "", context: null, kv: "f16", precision: "fast", ple: "auto", ...order, source, projector };
 }
 
 function partsOf({ messages = [], media }) {
