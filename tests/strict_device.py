@@ -7,11 +7,12 @@ what a binding may span, which flags a buffer needs, what the device was granted
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import wgpu
 
-from wgemma.gpu import raw
+from wgemma.gpu import native, raw
 from wgemma.gpu.device import Limits, Span
 from wgemma.gpu.native import NativeBuffer, NativeDevice
 from wgemma.gpu.tape import Copy, Dispatch
@@ -100,6 +101,7 @@ def check_aliases(spans: list[tuple[Span, str, str]]) -> None:
 def enforced() -> Iterator[None]:
     """Every native device is strict meanwhile."""
     write, ready = NativeDevice._write_words, NativeDevice._ready
+    granted = WeakKeyDictionary[NativeDevice, Limits]()  # whatever a test makes of a device's `limits`
     copy, ask, polled = raw.RawCommands.copy_buffer_to_buffer, raw.Reading._ask, raw.PolledReading._ask
 
     def strict_write(self: NativeDevice, buffer: NativeBuffer, offset: int, data: memoryview) -> None:
@@ -112,7 +114,9 @@ def enforced() -> Iterator[None]:
             target: Any = command.target
             check_copy(source.handle, command.source_offset, target.handle, command.target_offset, command.size)
         else:
-            check_dispatch(command, self.limits)
+            if self not in granted:
+                granted[self] = native._granted(self._device)
+            check_dispatch(command, granted[self])
         return ready(self, command)
 
     def strict_copy(self: raw.RawCommands, *given: Any) -> None:

@@ -57,9 +57,12 @@ def test_the_wheel_holds_the_page_with_python_and_its_licences(wheel: Path) -> N
     page = {
         "index.html",
         "app.js",
+        "bench.html",
+        "bench.js",
         "style.css",
         "wgemma.js",
         "worker.js",
+        "fetcher.js",
         "sources.js",
         "sw.js",
         "manifest.webmanifest",

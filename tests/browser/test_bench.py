@@ -207,7 +207,8 @@ def test_the_text_is_an_aligned_table_that_begins_with_the_model(page):
 def test_a_name_cannot_break_the_table(page):
     app = page("?model=models/tiny.gguf", telling(8, info={"name": "a|b`\n| c", "adapter": "x\\|y"}))
     assert ended(app) == "done"
-    head, _, gpu = app.page.evaluate("document.querySelector('[data-testid=bench-text]').textContent").splitlines()[:3]
+    text = app.page.evaluate("document.querySelector('[data-testid=bench-text]').textContent")
+    head, _, _, gpu = text.splitlines()[:4]
     assert head.startswith(r"| a\|b\` \| c ")
     assert gpu.split(" | ")[1].strip(" |") == r"x\\\|y"
 

@@ -39,7 +39,7 @@ def floats(*values: float) -> bytes:
 
 def bounds_of(name: str, **tensors: Entry) -> Bounds:
     gguf = Gguf.open(write_gguf({}, {key.replace("__", "."): entry for key, entry in tensors.items()}))
-    return run(read_bounds(gguf, gguf.tensors, name))
+    return run(read_bounds(lambda tensor: gguf.aread(tensor.name), gguf.tensors, name))
 
 
 def test_a_linear_without_bounds_has_none() -> None:
