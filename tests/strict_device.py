@@ -25,76 +25,70 @@ class Refused(AssertionError):
     """What WebGPU would not have taken."""
 
 
-def demand(holds: Any, rule: str) -> None:
-    if not holds:
-        raise Refused(rule)
-
-
 def check_write(buffer: Any, offset: int, data: Any) -> None:
     """GPUQueue.writeBuffer"""
     size = memoryview(data).nbytes
-    demand(offset % 4 == 0, f"writeBuffer: the offset {offset} is not a multiple of 4")
-    demand(size % 4 == 0, f"writeBuffer: the number of bytes {size} is not a multiple of 4")
-    demand(offset + size <= buffer.size, f"writeBuffer: {offset} + {size} bytes are more than {buffer.size}")
-    demand(buffer.usage & USAGE.COPY_DST, "writeBuffer: the buffer lacks COPY_DST")
+    if offset % 4 or size % 4:
+        raise Refused(f"writeBuffer: the offset {offset} or the number of bytes {size} is not a multiple of 4")
+    if offset + size > buffer.size:
+        raise Refused(f"writeBuffer: {offset} + {size} bytes are more than {buffer.size}")
+    if not buffer.usage & USAGE.COPY_DST:
+        raise Refused("writeBuffer: the buffer lacks COPY_DST")
 
 
 def check_copy(source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
     """GPUCommandEncoder.copyBufferToBuffer"""
-    for name, number in (("source offset", source_offset), ("target offset", target_offset), ("size", size)):
-        demand(number % 4 == 0, f"copyBufferToBuffer: the {name} {number} is not a multiple of 4")
-    demand(source is not target, "copyBufferToBuffer: source and target are one buffer")
-    demand(source_offset + size <= source.size, f"copyBufferToBuffer: {source_offset} + {size} is past the source")
-    demand(target_offset + size <= target.size, f"copyBufferToBuffer: {target_offset} + {size} is past the target")
-    demand(source.usage & USAGE.COPY_SRC, "copyBufferToBuffer: the source lacks COPY_SRC")
-    demand(target.usage & USAGE.COPY_DST, "copyBufferToBuffer: the target lacks COPY_DST")
+    if source_offset % 4 or target_offset % 4 or size % 4:
+        raise Refused(f"copyBufferToBuffer: {source_offset}, {target_offset} or {size} is not a multiple of 4")
+    if source is target:
+        raise Refused("copyBufferToBuffer: source and target are one buffer")
+    if source_offset + size > source.size or target_offset + size > target.size:
+        raise Refused(f"copyBufferToBuffer: {size} bytes at {source_offset} or {target_offset} are past the end")
+    if not source.usage & USAGE.COPY_SRC or not target.usage & USAGE.COPY_DST:
+        raise Refused("copyBufferToBuffer: the source lacks COPY_SRC, or the target COPY_DST")
 
 
 def check_map(buffer: Any, size: int) -> None:
     """GPUBuffer.mapAsync, from the start"""
-    demand(size % 4 == 0, f"mapAsync: the size {size} is not a multiple of 4")
-    demand(size <= buffer.size, f"mapAsync: {size} bytes are more than {buffer.size}")
-    demand(buffer.usage & USAGE.MAP_READ, "mapAsync: the buffer lacks MAP_READ")
+    if size % 4 or size > buffer.size:
+        raise Refused(f"mapAsync: {size} bytes are no multiple of 4, or more than {buffer.size}")
+    if not buffer.usage & USAGE.MAP_READ:
+        raise Refused("mapAsync: the buffer lacks MAP_READ")
 
 
 def check_dispatch(dispatch: Dispatch, limits: Limits) -> None:
     """GPUDevice.createBindGroup and GPUComputePassEncoder.dispatchWorkgroups"""
     kernel: Any = dispatch.kernel
-    grid = dispatch.grid
-    demand(all(size <= limits.workgroups for size in grid), f"{kernel.name}: the grid {grid} is too large")
-    demand(
-        sum(binding.access != "uniform" for binding in kernel.declared) <= limits.storage_buffers,
-        f"{kernel.name}: more than {limits.storage_buffers} storage buffers in one stage",
-    )
-    spans = []
+    if max(dispatch.grid) > limits.workgroups:
+        raise Refused(f"{kernel.name}: the grid {dispatch.grid} is too large")
+    if sum(binding.access != "uniform" for binding in kernel.declared) > limits.storage_buffers:
+        raise Refused(f"{kernel.name}: more than {limits.storage_buffers} storage buffers in one stage")
+    written: dict[int, list[tuple[Span, bool]]] = {}  # by buffer: what is bound of it, and whether it may be written
     for binding in kernel.declared:
         bound = dispatch.bindings[binding.name]
         span = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
-        what = f"{kernel.name}.{binding.name}"
-        check_binding(span, binding.access == "uniform", limits, what)
-        spans.append((span, binding.access, what))
-    check_aliases(spans)
+        check_binding(span, binding.access == "uniform", limits, kernel.name, binding.name)
+        writes = binding.access == "read_write"
+        for other, others in written.get(id(span.buffer), ()):
+            apart = span.offset >= other.offset + other.size or other.offset >= span.offset + span.size
+            if (writes or others) and not apart:
+                raise Refused(f"{kernel.name}.{binding.name}: another binding shares what one of them writes")
+        written.setdefault(id(span.buffer), []).append((span, writes))
 
 
-def check_binding(span: Span, uniform: bool, limits: Limits, what: str) -> None:
+def check_binding(span: Span, uniform: bool, limits: Limits, *name: str) -> None:
     buffer = span.buffer
     assert isinstance(buffer, NativeBuffer)
-    demand(span.size > 0, f"{what}: the binding is empty")
-    demand(span.offset % limits.offset_alignment == 0, f"{what}: the offset {span.offset} is not aligned")
-    demand(span.offset + span.size <= buffer.handle.size, f"{what}: the binding ends past its buffer")
-    demand(uniform or span.size % 4 == 0, f"{what}: the size {span.size} is not a multiple of 4")
+    what = ".".join(name)
+    if span.size <= 0 or span.offset + span.size > buffer.handle.size:
+        raise Refused(f"{what}: the binding is empty or ends past its buffer")
+    if span.offset % limits.offset_alignment or (not uniform and span.size % 4):
+        raise Refused(f"{what}: the offset {span.offset} is not aligned, or the size {span.size} not a multiple of 4")
     most = UNIFORM_BINDING if uniform else limits.binding
-    demand(span.size <= most, f"{what}: {span.size} bytes are more than the {most} of a binding")
-    demand(buffer.handle.usage & (USAGE.UNIFORM if uniform else USAGE.STORAGE), f"{what}: the buffer lacks its usage")
-
-
-def check_aliases(spans: list[tuple[Span, str, str]]) -> None:
-    """No part of a buffer is written by a dispatch that has it bound elsewhere, too."""
-    for i, (one, access, what) in enumerate(spans):
-        for other, others, where in spans[:i]:
-            apart = one.offset >= other.offset + other.size or other.offset >= one.offset + one.size
-            read = "read_write" not in (access, others)
-            demand(one.buffer is not other.buffer or apart or read, f"{what} and {where} share what one of them writes")
+    if span.size > most:
+        raise Refused(f"{what}: {span.size} bytes are more than the {most} of a binding")
+    if not buffer.handle.usage & (USAGE.UNIFORM if uniform else USAGE.STORAGE):
+        raise Refused(f"{what}: the buffer lacks its usage")
 
 
 @contextmanager

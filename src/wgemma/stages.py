@@ -32,7 +32,9 @@ class Stages:
         try:
             yield
         finally:
-            self.begin(outer) if outer else self.end()
+            self.end()
+            if outer:
+                self.begin(outer)
 
     def end(self) -> None:
         if self._name:

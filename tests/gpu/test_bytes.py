@@ -114,7 +114,7 @@ def test_bindings_a_browser_would_refuse_are_refused(floor: NativeDevice, buffer
         tape.free()
     tape = Tape(floor, "alias")
     tape.run("splice", [1], {"source": Span(large, 0, 512), "words": Span(large, 256, 512)}, (0, 0, 1))
-    with pytest.raises(Refused, match="share what one of them writes"):
+    with pytest.raises(Refused, match="shares what one of them writes"):
         tape.program()
     tape.free()
     floor.free(large)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wgemma.engine.adapting import BARE, Setting
@@ -26,6 +27,8 @@ from wgemma.sync import breathe
 if TYPE_CHECKING:
     from wgemma.engine.senses import Senses
 
+AHEAD = 2  # steps in flight
+QUICK = 0.01  # seconds: where steps take less, there may be more of them, as the device wants it
 FIRST_DEPTH = 256
 MANY_LOGITS = 64 << 20  # bytes of logits to have on the GPU at once
 
@@ -321,8 +324,8 @@ class Session:
         if room <= 0:
             return
         finish = self.sampler.begin(sampling, self.engine.context)
-        ahead = 1 if self.engine.fetches_rows else self.engine.device.ahead
-        start = len(ids)
+        ahead = 1 if self.engine.fetches_rows else AHEAD
+        start, last = len(ids), perf_counter()
         waiting: deque[tuple[Reading, Reading | None]] = deque()
         submitted, known = 0, [ids[-1]]  # known[i] is the token at position start − 1 + i
         try:
@@ -333,6 +336,9 @@ class Session:
                     submitted += 1
                 token = await self._receive(waiting.popleft(), start + len(known) - 1, sampling)
                 known.append(token.id)
+                took, last = perf_counter() - last, perf_counter()
+                if ahead > 1:
+                    ahead = self.engine.device.ahead if took < QUICK else AHEAD
                 # The step after this token's was submitted already if its keys are on their way.
                 fed = min(submitted - 1, len(known) - 1)
                 self.ids[start:] = known[1 : fed + 1]

@@ -63,7 +63,7 @@ class BrowserDevice:
         self.in_order = False  # not known of any
         self.compact = gpu.kind == "CPU"
         self.roomy = not self.compact and self.limits.binding >= ROOMY
-        self.ahead = 2 if self.compact else STEPS_AHEAD
+        self.ahead = STEPS_AHEAD
         self.allocated = 0
         self._distrusted: set[str] = set()
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], BrowserKernel] = {}

@@ -87,7 +87,7 @@ class Device(Protocol):
     in_order: bool  # a workgroup may wait for what an earlier one makes, which is sure to be at work, or done
     compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
     roomy: bool  # likely to have memory for more than a model must have there
-    ahead: int  # steps to have in flight, so that the GPU need not wait for the host
+    ahead: int  # quick steps to have in flight, at least two, so that the GPU need not wait for the host
 
     def buffer(self, size: int, label: str) -> Buffer:
         """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""

@@ -150,11 +150,11 @@ class Gpu {
     if (bytes.length > STAGE) return false;
     let staging = this.#ready.pop();
     if (!staging && this.#stages < STAGES) {
-      const usage = GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC;
+      const how = { size: STAGE, usage: GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC, mappedAtCreation: true };
       try {
-        staging = this.#device.createBuffer({ size: STAGE, usage, mappedAtCreation: true });
+        staging = this.#scoped("staging memory", () => this.#device.createBuffer(how));
       } catch {
-        return false; // no memory for it
+        return false; // the page has no memory for it; if the GPU has none, `confirm` says so
       }
       this.#stages++;
     }
