@@ -269,7 +269,7 @@ BROKEN = [
     ("peaks", "keys", "size > vec4<u32>(0x7f800000u)", "bits > vec4<u32>(0xffffff00u)"),
     ("peaks", "peaks", "(places + vec4<u32>(4u * {{i}}u)) < left", "(places + vec4<u32>(4u * {{i}}u)) <= left"),
     ("peaks", "peaks", "select(vec4<f32>(), exp(", "select(vec4<f32>(1.0), exp("),
-    ("sample", "scan", "i < own", "i <= own"),
+    ("sample", "scan", "i <= thread", "i < thread"),
     ("sample", "candidates", "four(4u * quad) < vec4<u32>(source.count)", "vec4<bool>(true)"),
     ("sample", "candidates", "prefix = (prefix << 8u) | (255u - digit.bin);", "prefix = (prefix << 8u) | digit.bin;"),
     ("sample", "candidates", "goal -= digit.before;", ""),

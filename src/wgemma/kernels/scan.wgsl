@@ -1,10 +1,13 @@
 // Sums over the threads before each of a workgroup's {{THREADS}}. With SUBGROUPS each subgroup first settles its own,
 // whatever its size, which `scan_lanes` must say before; its threads stand in the order of their numbers, as everywhere.
-// (One subgroup operation is all this dares: with more of them, Chromium on NVIDIA's computes wrong numbers.)
+// (One subgroup operation is all this dares: with more of them, Chromium on NVIDIA's computed wrong numbers.)
 
-var<workgroup> scan_scratch: array<u32, {{THREADS}}>;
 //#if SUBGROUPS
 var<private> scan_lanes: u32;
+var<workgroup> scan_scratch: array<u32, {{THREADS}} / 4>;  // of every subgroup its sum, and
+var<workgroup> scan_sums: array<u32, {{THREADS}} / 4>;     // that of all up to it
+//#else
+var<workgroup> scan_scratch: array<u32, {{THREADS}}>;
 //#endif
 
 // (Σ over the threads before this one, Σ over all)
@@ -12,14 +15,17 @@ fn workgroup_before(value: u32, thread: u32) -> vec2<u32> {
   workgroupBarrier();
 //#if SUBGROUPS
   let own = thread / scan_lanes;
-  var sums = vec2<u32>(subgroupExclusiveAdd(value), 0u);
-  if (thread % scan_lanes == scan_lanes - 1u) { scan_scratch[own] = sums.x + value; }
+  let groups = {{THREADS}}u / scan_lanes;
+  let before = subgroupExclusiveAdd(value);
+  if (thread % scan_lanes == scan_lanes - 1u) { scan_scratch[own] = before + value; }
   workgroupBarrier();
-  for (var i = 0u; i < {{THREADS}}u / scan_lanes; i++) {
-    let sum = scan_scratch[i];
-    sums += vec2<u32>(select(0u, sum, i < own), sum);
+  if (thread < groups) {
+    var sum = 0u;
+    for (var i = 0u; i <= thread; i++) { sum += scan_scratch[i]; }
+    scan_sums[thread] = sum;
   }
-  return sums;
+  workgroupBarrier();
+  return vec2<u32>(before + select(0u, scan_sums[max(own, 1u) - 1u], own > 0u), scan_sums[groups - 1u]);
 //#else
   scan_scratch[thread] = value;
   workgroupBarrier();
