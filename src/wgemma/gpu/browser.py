@@ -191,6 +191,7 @@ class BrowserDevice:
             told = f"{self.info.name} was lost and does not come back: {trouble} Load the model again."
             raise DeviceLost(told) from None
         device.distrust(self._distrusted)
+        device.roomy = self.roomy  # whoever knows the machine may have said so
         return device
 
     def close(self) -> None:

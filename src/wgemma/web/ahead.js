@@ -136,7 +136,7 @@ export class ReadAhead {
 /** Workers that read from copies of a source. */
 class Fetchers {
   #workers;
-  #asked = new Map(); // id → {worker, resolve, reject}
+  #asked = new Map(); // id → {free: whose turn it was, resolve, reject}
   #last = 0;
 
   constructor(source, signal) {
@@ -159,11 +159,12 @@ class Fetchers {
   }
 
   #hear({ id, bytes, code, message }) {
-    const { free, resolve, reject } = this.#asked.get(id);
+    const asked = this.#asked.get(id);
+    if (!asked) return; // it was ended meanwhile
     this.#asked.delete(id);
-    free.busy--;
-    if (bytes) resolve(bytes);
-    else reject(new WgemmaError(code, message));
+    asked.free.busy--;
+    if (bytes) asked.resolve(bytes);
+    else asked.reject(new WgemmaError(code, message));
   }
 
   end(reason = new WgemmaError("worker", "This file is not read any more.")) {
