@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from app_page import App
 from face import Face
+from playwright.sync_api import expect
 
 from wgemma.files.adapters import check_fits, read_adapter
 from wgemma.files.gguf import Gguf
@@ -170,6 +171,12 @@ def state(app: App) -> str:
     return app.text("finetune-state")
 
 
+def drawn(app: App, step: int) -> str:
+    """What the curve tells, once it is drawn up to this step: that happens with the next frame."""
+    expect(app["finetune-curve"]).to_have_attribute("aria-label", re.compile(f"at step {step}$"))
+    return app["finetune-curve"].get_attribute("aria-label")
+
+
 def test_a_training_is_begun_watched_and_tried(app):
     app["finetune"].click()
     assert app["finetune-start"].is_disabled()
@@ -191,7 +198,8 @@ def test_a_training_is_begun_watched_and_tried(app):
     assert state(app) == "Done: 4 steps"
     assert app.text("finetune-loss") and app.text("finetune-step") == "4 of 4"
     curve = app["finetune-curve"]
-    assert curve.get_attribute("role") == "img" and "at step 4" in curve.get_attribute("aria-label")
+    assert curve.get_attribute("role") == "img"
+    drawn(app, 4)
     assert len(curve.locator("polyline").first.get_attribute("points").split()) == 4
     with app.page.expect_download() as download:
         app["finetune-download"].click()
@@ -351,7 +359,7 @@ def test_the_real_app_learns_and_answers_otherwise(visit, micro, server, tmp_pat
     app["finetune-start"].click()
     app["finetune-use"].wait_for()
     assert app["finetune-error"].is_hidden() and state(app) == "Done: 3 steps"
-    first, last = map(float, re.findall(r"([\d.]+) at step", app["finetune-curve"].get_attribute("aria-label")))
+    first, last = map(float, re.findall(r"([\d.]+) at step", drawn(app, 3)))
     assert first > last > 0
     with app.page.expect_download() as download:
         app["finetune-download"].click()
