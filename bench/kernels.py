@@ -24,7 +24,7 @@ from stopwatch import LONGEST, Stopwatch
 from wgemma.cli.bench import stream_bandwidth
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.native import NativeDevice
-from wgemma.gpu.tape import Dispatch, Number, Tape
+from wgemma.gpu.tape import Dispatch, Tape
 from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
@@ -203,7 +203,8 @@ class Bench:
                 tall, rounded = constants["ROWS"], lab.out(x.size // 4 * 12 // 32)
                 groups = Groups(lab.out(pairs), lab.out(4 * Groups.count(*grid, tall)), rounded, tall)
                 bound: dict[str, Binding] = {"chosen": chosen, "order": groups.order, "tiles": groups.tiles}
-                tape.run("group", [grid[2]], bound, (pairs, tall), {"THREADS": THREADS})  # however few there are
+                params = {"pairs": pairs, "tall": tall}
+                tape.run("group", [grid[2]], bound, params, {"THREADS": THREADS})  # however few there are
             matmuls.experts(tape, matrix, Choices(*grid, chosen, groups), x, y, weights=weights)
             shape = f"26B experts {what} {columns}→{each} {self.rows} rows"
             size = nbytes(matrix) + x.size + 4 * pairs * each
@@ -244,15 +245,18 @@ class Bench:
         self, tape: Tape, kernel: str, matrix: Matrix, rows: int, x: Buffer, y: Buffer, constants: dict[str, Any]
     ) -> None:
         (part,), high = matrix.parts, -(-rows // constants["ROWS"])
+        params = {"blocks": matrix.blocks, "n": matrix.rows, "rows": rows}
+        params |= (
+            {"stride": matrix.rows, "offset": 0, "add": False}
+            if kernel == "tile_back"
+            else {"y_stride": matrix.rows, "y_offset": 0}
+        )
         if kernel == "tile":
-            params: tuple[Number, ...] = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0.0)
             tape.run(kernel, [-(-matrix.rows // 64), high], {**part.bindings(), "x": x, "y": y}, params, constants)
         elif kernel == "tile_bytes":
-            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0)
             bound: dict[str, Binding] = {**part.bindings(), "bytes": x, "y": y}
             tape.run(kernel, [-(-matrix.rows // 64), high], bound, params, constants | {"QUICK": True})
         else:
-            params = (matrix.blocks, matrix.rows, rows, matrix.rows, 0, 0)
             bindings: dict[str, Binding] = {**part.bindings(), "dy": y, "dx": x}
             tape.run(kernel, [-(-matrix.blocks // 2), high], bindings, params, constants)
 
@@ -284,7 +288,6 @@ class Bench:
     ) -> Figure:
         heads, kv_heads, head, window = shape
         pairs = 64 if head == 512 else head // 2
-        ring = 1 << 31
         table = np.frombuffer(rotary_tables(10_000.0, head, pairs, None, depth + rows), dtype="<f4")
         places = depth + rows
         keys, values = (self._numbers(lab, places * kv_heads * head, "<f2") for _ in range(2))
@@ -302,12 +305,14 @@ class Bench:
         }
         constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>", "PER_WORD": 8, "F16_CACHE": True}
         together = form.get("HEADS", 0)
-        params = (heads, kv_heads, heads * head, window, ring, 0, places, splits, 0, 1, EPS)
+        params = {"heads": heads, "kv_heads": kv_heads, "stride": heads * head, "window": window, "eps": EPS}
+        params |= {"ring": 1 << 31, "first": 0, "count": places}
+        params |= {"splits": splits, "resumes": False, "final_segment": True}
         tape = Tape(self.device, "bench")
         kernel = "attention_few" if together else "attention"
         tape.run(kernel, [heads // (together or 1), rows, splits], bindings, params, constants | form)
         if splits > 1:
-            tape.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
+            tape.run("attention_join", [heads, rows, slices(head)], bindings, {"splits": splits}, {"HEAD": head})
         seen = sum(min(window or places, depth + r + 1) for r in range(rows))  # keys, of all rows
         reach = min((window or places) + rows, places)
         size = 2 * 2 * reach * kv_heads * head + 2 * 4 * rows * heads * head
@@ -347,12 +352,14 @@ class Bench:
             "out": lab.out(rows * heads * head),
         }
         split = split_of(min(places, (window or places) + QUERIES), splits)
-        params = (heads, kv_heads, rows, window, 1 << 31, 0, places, splits, split, 0, 1)
+        params = {"heads": heads, "kv_heads": kv_heads, "rows": rows, "window": window}
+        params |= {"ring": 1 << 31, "first": 0, "count": places}
+        params |= {"splits": splits, "split": split, "resumes": False, "final_segment": True}
         grid = [-(-rows * (heads // kv_heads) // QUERIES), kv_heads, splits]
         tape = Tape(self.device, "bench")
         tape.run("attention_tile", grid, bindings, params, form | ({"CARRIED": True} if splits > 1 else {}))
         if splits > 1:
-            tape.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
+            tape.run("attention_join", [heads, rows, slices(head)], bindings, {"splits": splits}, {"HEAD": head})
         seen = sum(min(window or places, depth + r + 1) for r in range(rows))  # keys, of all rows
         reach = min((window or places) + rows, places)
         size = 2 * 2 * reach * kv_heads * head + 2 * 4 * rows * heads * head
@@ -371,29 +378,33 @@ class Bench:
             y, z = self._numbers(lab, rows * width), self._numbers(lab, rows * targets * RANK)
             da, db = lab.out(targets * RANK * columns), lab.out(RANK * width)
             inner, outer = targets * RANK * columns, RANK * width  # weights
-            alternate, plain = (NEVER, NEVER, 1), (NEVER, NEVER, 0)
+            edges = {"edge1": NEVER, "edge2": NEVER}
             tape = Tape(self.device, "bench")
             bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
             form = {"THREADS": THREADS, "AHEAD": AT_ONCE}
-            tape.run("low_project", [targets * RANK, 1], bound, (columns // 32, 1, 1.0, EPS), form)
+            tape.run("low_project", [targets * RANK, 1], bound, {"blocks": columns // 32, "shares": 1}, form)
             yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
             tape = Tape(self.device, "bench")
-            params: tuple[Number, ...] = (width, rows, width, 0, 0.0, RANK, targets * RANK, width, 0, *alternate)
+            params = {"n": width, "rows": rows, "y_stride": width, "y_offset": 0, **edges, "alternate": True}
+            params |= {"rank": RANK, "z_stride": targets * RANK, "b_stride": width, "low_first": 0}
             tape.run("low_add", [-(-width // 64), -(-rows // 4)], {"z": z, "b": b, "y": y}, params)
             moved = 4 * (outer + 2 * rows * width)
             yield self._figure("low_add", "", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
             tape = Tape(self.device, "bench")
             grid = [targets * -(-RANK // 16), -(-rows // 4)]
-            params = (RANK, targets, width, width, 0, *alternate, rows)
+            params = {"rank": RANK, "targets": targets, "n": width, "stride": width, "offset": 0, "rows": rows}
+            params |= {**edges, "interleaved": True}
             tape.run("low_back", grid, {"dy": y, "b": b, "scales": scales, "g": z}, params)
             moved = 4 * (outer + rows * width)
             yield self._figure("low_back", "", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
             tape = Tape(self.device, "bench")
-            params = (RANK, targets * RANK, width, width, 0, *alternate, rows, 0)
+            params = {"rank": RANK, "p_stride": targets * RANK, "n": width, "q_stride": width, "q_offset": 0}
+            params |= {**edges, "interleaved": True, "rows": rows}
             tape.run("low_grad", [-(-width // 64), -(-RANK // 16)], {"p": z, "q": y, "d": db}, params)
             yield self._figure("low_grad", "of B", f"{shape} {rows} rows", tape, moved, 2 * rows * outer)
             tape = Tape(self.device, "bench")
-            params = (targets * RANK, targets * RANK, columns, columns, 0, *plain, rows, 0)
+            params = {"rank": targets * RANK, "p_stride": targets * RANK, "n": columns, "q_stride": columns}
+            params |= {"q_offset": 0, **edges, "interleaved": False, "rows": rows}
             grid = [-(-columns // 64), -(-targets * RANK // 16)]
             tape.run("low_grad", grid, {"p": z, "q": x, "d": da}, params)
             moved = 4 * (inner + rows * columns)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wgemma.gpu.device import AdapterInfo, Limits
-from wgemma.gpu.shaders import declarations, load_shader
+from wgemma.gpu.shaders import Uniform, declarations, load_shader, uniform
 from wgemma.gpu.tape import Command
 
 
@@ -14,9 +14,10 @@ class FakeBuffer:
 
 
 class FakeKernel:
-    def __init__(self, name: str, bindings: Mapping[str, int]) -> None:
+    def __init__(self, name: str, bindings: Mapping[str, int], uniform: Uniform) -> None:
         self.name = name
         self.bindings = bindings
+        self.uniform = uniform
 
 
 class FakeProgram:
@@ -33,7 +34,7 @@ class FakeReading:
 
 
 class FakeDevice:
-    """Knows the real shaders, so that a binding that is missing shows."""
+    """Knows the real shaders, so that a binding or a parameter that is missing shows."""
 
     def __init__(self, limits: Limits) -> None:
         self.info = AdapterInfo("fake", "none", "DiscreteGPU", "")
@@ -70,9 +71,10 @@ class FakeDevice:
     def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> FakeKernel:
         key = (name, tuple(sorted((constants or {}).items())))
         if key not in self.kernels:
-            declared = declarations(load_shader(name, constants or {}))
+            code = load_shader(name, constants or {})
+            declared = declarations(code)
             assert sum(d.access != "uniform" for d in declared) <= self.limits.storage_buffers, name
-            self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared})
+            self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared}, uniform(name, code))
         return self.kernels[key]
 
     def lanes(self, name: str) -> int:

@@ -24,9 +24,9 @@ words, other = device.buffer(1 << 12, "words"), device.buffer(1 << 12, "other")
 tape = Tape(device, "as long as a token's")
 for i in range(%d):
     if i %% 2:
-        tape.run("clear", [1], {"words": words}, (0,))
+        tape.run("clear", [1], {"words": words}, {"count": 0})
     else:
-        tape.run("activate", [1, 1], {"x": words, "y": other}, (0, 0, 0), {"GEGLU": True})
+        tape.run("activate", [1, 1], {"x": words, "y": other}, {"n": 0}, {"GEGLU": True})
 program = tape.program()
 await device.confirm()
 recording, reading = [], []

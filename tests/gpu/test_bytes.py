@@ -108,12 +108,13 @@ def test_bindings_a_browser_would_refuse_are_refused(floor: NativeDevice, buffer
     ]
     for span, rule in wrong:
         tape = Tape(floor, "wrong")
-        tape.run("clear", [1], {"words": span}, (1,))
+        tape.run("clear", [1], {"words": span}, {"count": 1})
         with pytest.raises(Refused, match=rule):
             tape.program()
         tape.free()
     tape = Tape(floor, "alias")
-    tape.run("splice", [1], {"source": Span(large, 0, 512), "words": Span(large, 256, 512)}, (0, 0, 1))
+    params = {"start": 0, "to": 0, "size": 1}
+    tape.run("splice", [1], {"source": Span(large, 0, 512), "words": Span(large, 256, 512)}, params)
     with pytest.raises(Refused, match="shares what one of them writes"):
         tape.program()
     tape.free()

@@ -124,7 +124,7 @@ def test_a_reading_does_not_wait_for_what_was_submitted_after_it(device: NativeD
     x, y, small = device.buffer(8 * count, "x"), device.buffer(4 * count, "y"), filled(device, 7)
     tape = Tape(device, "long")
     for _ in range(8):
-        tape.run("activate", [count // 256], {"x": x, "y": y}, (count, 0, 0), {"GEGLU": True})
+        tape.run("activate", [count // 256], {"x": x, "y": y}, {"n": count}, {"GEGLU": True})
     program = tape.program()
     reading = device.read_later(small, 0, 4)
     begun = time.perf_counter()
@@ -268,9 +268,9 @@ def gelu_products(device: NativeDevice) -> tuple[Tape, list[NativeBuffer]]:
     """y = gelu(x₀) · x₁, twice over with a copy between: dispatch, copy, dispatch."""
     x, y, copied, z = filled(device, 1, 2, 3, 4), filled(device, 0, 0), filled(device, 0, 0), filled(device, 0)
     tape = Tape(device, "test")
-    tape.run("activate", [1], {"x": x, "y": y}, (2, 0, 0), {"GEGLU": True})
+    tape.run("activate", [1], {"x": x, "y": y}, {"n": 2}, {"GEGLU": True})
     tape.copy(y, 0, copied, 0, 8)
-    tape.run("activate", [1], {"x": copied, "y": z}, (1, 0, 0), {"APART": True})
+    tape.run("activate", [1], {"x": copied, "y": z}, {"n": 1}, {"APART": True})
     return tape, [x, y, copied, z]
 
 
@@ -309,7 +309,8 @@ def test_a_program_can_be_replayed_again_on_new_data(device: NativeDevice) -> No
 def test_params_reach_the_kernel_in_order(device: NativeDevice) -> None:
     x, side, y = filled(device, 100, 100), filled(device, *range(8)), filled(device, 0, 0)
     tape = Tape(device, "test")
-    tape.run("activate", [1, 2], {"x": x, "side": side, "y": y}, (1, 4, 3), {"SIDE": True})
+    params = {"n": 1, "side_stride": 4, "side_offset": 3}
+    tape.run("activate", [1, 2], {"x": x, "side": side, "y": y}, params, {"SIDE": True})
     tape.program().replay()
     assert floats(device, y) == (300, 700)  # side[r · 4 + 3]
     tape.free()
@@ -322,7 +323,7 @@ def test_a_span_binds_a_part_of_a_buffer(device: NativeDevice) -> None:
     device.write(both, 256, struct.pack("<2f", 100, 3))
     y = filled(device, 0)
     tape = Tape(device, "test")
-    tape.run("activate", [1], {"x": Span(both, 256, 8), "y": y}, (1, 0, 0), {"GEGLU": True})
+    tape.run("activate", [1], {"x": Span(both, 256, 8), "y": y}, {"n": 1}, {"GEGLU": True})
     tape.program().replay()
     assert floats(device, y) == (300,)
     tape.free()
@@ -334,7 +335,7 @@ def test_a_grid_beyond_the_device_s_limit_is_refused(device: NativeDevice) -> No
     words = device.buffer(4, "test")
     tape = Tape(device, "test")
     with pytest.raises(ValueError, match="clear: the grid"):
-        tape.run("clear", [device.limits.workgroups + 1], {"words": words}, (1,))
+        tape.run("clear", [device.limits.workgroups + 1], {"words": words}, {"count": 1})
     device.free(words)
 
 

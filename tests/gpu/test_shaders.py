@@ -1,12 +1,14 @@
 """The template language of the .wgsl files, and what WGSL compilers stricter than ours would say to them."""
 
 import re
+import struct
+from collections.abc import Iterator
 from importlib.resources import files
 
 import pytest
 
 from wgemma.gpu import shaders
-from wgemma.gpu.shaders import BindingDeclaration, declarations, enabled, load_shader
+from wgemma.gpu.shaders import BindingDeclaration, Uniform, declarations, enabled, load_shader, uniform
 
 KERNELS = {
     file.name.removesuffix(".wgsl"): file.read_text("utf-8")
@@ -155,7 +157,75 @@ var<workgroup> scratch: array<f32, 4>;
     ]
 
 
+def test_a_uniform_is_read_from_its_struct() -> None:
+    code = """struct Row {
+  used: u32,
+}
+struct Params {
+  blocks: u32,  // K / 32, not: f32
+  eps: f32,
+  first: u32, shift: i32,
+  last: f32
+}
+@group(0) @binding(0) var<uniform> params: Params;
+"""
+    found = uniform("a", code)
+    assert found.fields == {"blocks": "u32", "eps": "f32", "first": "u32", "shift": "i32", "last": "f32"}
+    assert list(found.fields) == ["blocks", "eps", "first", "shift", "last"]
+    assert uniform("a", "@group(0) @binding(0) var<storage, read> x: array<f32>;").fields == {}
+
+
+def test_a_uniform_lies_as_wgsl_lays_out_its_struct() -> None:
+    found = Uniform("a", {"count": "u32", "eps": "f32", "shift": "i32", "flag": "u32"})
+    assert found.size == 16
+    values = {"flag": True, "shift": -3, "count": 0xFFFFFFFF, "eps": 0.5}
+    assert found.pack(values) == struct.pack("<ifii", -1, 0.5, -3, 1) == found.pack(dict(reversed(values.items())))
+
+
+def test_a_uniform_takes_what_python_calls_an_integer_or_a_float() -> None:
+    np = pytest.importorskip("numpy")
+    found = Uniform("a", {"count": "u32", "eps": "f32"})
+    assert found.pack({"count": np.int64(3), "eps": np.float64(0.25)}) == struct.pack("<If", 3, 0.25)
+    assert found.pack({"count": 3, "eps": float("inf")}) == struct.pack("<If", 3, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("var<uniform> params: Params;", "no struct Params"),
+        ("struct Params {\n  at: vec2<u32>,\n}\nvar<uniform> params: Params;", r"not 'at: vec2<u32>'"),
+        ("struct Params {\n  half: f16,\n}\nvar<uniform> params: Params;", "not 'half: f16'"),
+    ],
+)
+def test_a_uniform_that_cannot_be_read_is_an_error(code: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        uniform("a", code)
+
+
 # -- the kernels themselves
+
+
+def variants(name: str) -> Iterator[str]:
+    """A kernel without any of its conditions, with each of them, and with all."""
+    texts, todo = dict[str, str](), [name]
+    while todo:
+        one = todo.pop()
+        for filled in (one.replace("{{TYPE}}", kind).replace("{{MADE}}", "residual") for kind in ("f32", "q4_0")):
+            if filled not in texts and filled in KERNELS:
+                texts[filled] = KERNELS[filled]
+                todo += re.findall(r"//#include (\S+)", KERNELS[filled])
+    text = "\n".join(texts.values())
+    flags = sorted(set(re.findall(r"//#if !?(\w+)", text)) - {"MADE"})
+    holes = re.findall(r"\{\{([A-Z_0-9]+)\}\}", text) + re.findall(r"//#for \w+ in ([A-Z_]+)", text)
+    constants = {hole: 2 for hole in holes if hole not in flags} | {"TYPE": "q4_0", "MADE": "residual"}
+    for chosen in ([], *([flag] for flag in flags), flags):
+        yield load_shader(name, constants | dict.fromkeys(chosen, True))
+
+
+@pytest.mark.parametrize("name", [name for name, text in KERNELS.items() if "@compute" in text])
+def test_every_uniform_can_be_read(name: str) -> None:
+    for code in variants(name):
+        assert bool(uniform(name, code).fields) == ("var<uniform>" in code)
 
 
 @pytest.mark.parametrize("name", KERNELS)

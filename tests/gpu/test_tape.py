@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Span
-from wgemma.gpu.tape import Command, Copy, Dispatch, Tape, pack
+from wgemma.gpu.shaders import Uniform
+from wgemma.gpu.tape import Command, Copy, Dispatch, Tape
 
 
 @dataclass
@@ -21,6 +22,7 @@ class FakeBuffer:
 class FakeKernel:
     name: str
     bindings: Mapping[str, int]
+    uniform: Uniform
 
 
 @dataclass
@@ -61,38 +63,55 @@ class FakeDevice:
 
 @pytest.fixture
 def device() -> FakeDevice:
-    with_params = FakeKernel("scale", {"params": 0, "x": 1, "y": 2})
-    return FakeDevice({"scale": with_params, "plain": FakeKernel("plain", {"x": 0})})
-
-
-def test_params_are_packed_by_their_python_type() -> None:
-    assert pack((1, 2.5, -3)) == struct.pack("<Ifi", 1, 2.5, -3)
-    assert pack((1.0,)) != pack((1,))
-    assert pack((1 << 31, 0xFFFFFFFF)) == struct.pack("<II", 1 << 31, 0xFFFFFFFF)
-    assert pack(()) == b""
-
-
-@pytest.mark.parametrize("number", [1 << 32, -(1 << 31) - 1])
-def test_a_number_that_does_not_fit_a_word_is_refused(number: int) -> None:
-    with pytest.raises(struct.error):
-        pack((number,))
+    scale = FakeKernel("scale", {"params": 0, "x": 1, "y": 2}, Uniform("scale", {"count": "u32", "factor": "f32"}))
+    return FakeDevice({"scale": scale, "plain": FakeKernel("plain", {"x": 0}, Uniform("plain", {}))})
 
 
 def test_each_dispatch_gets_its_own_parameters(device: FakeDevice) -> None:
     tape, x, y = Tape(device, "step"), FakeBuffer(4), FakeBuffer(4)
-    tape.run("scale", [1], {"x": x, "y": y}, (7, 0.5))
+    tape.run("scale", [1], {"x": x, "y": y}, {"count": 7, "factor": 0.5})
     tape.run("plain", [1], {"x": x})
-    tape.run("scale", [1], {"x": x, "y": y}, (8, 0.25))
+    tape.run("scale", [1], {"x": x, "y": y}, {"factor": 0.25, "count": 8})  # in any order
     tape.program()
     first, plain, second = device.programs[0]
     assert isinstance(first, Dispatch) and isinstance(plain, Dispatch) and isinstance(second, Dispatch)
     assert "params" not in plain.bindings
-    for dispatch, packed in ((first, pack((7, 0.5))), (second, pack((8, 0.25)))):
+    for dispatch, packed in ((first, struct.pack("<If", 7, 0.5)), (second, struct.pack("<If", 8, 0.25))):
         span = dispatch.bindings["params"]
         assert isinstance(span, Span) and isinstance(span.buffer, FakeBuffer)
         assert span.offset % device.limits.offset_alignment == 0
         assert span.buffer.data[span.offset : span.offset + len(packed)] == packed
     assert first.bindings["params"] != second.bindings["params"]
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ({"count": 1}, "scale: factor is missing"),
+        (None, "scale: count, factor is missing"),
+        ({"count": 1, "factor": 1.0, "eps": 0.5}, "scale: eps is not a field of its Params"),
+        ({"count": 1.0, "factor": 1.0}, "scale: count is u32, and 1.0 is not"),
+        ({"count": 1, "factor": 1}, "scale: factor is f32, and 1 is not"),
+        ({"count": 1, "factor": True}, "scale: factor is f32, and True is not"),
+        ({"count": -1, "factor": 1.0}, "scale: count is u32, and -1 is out of range"),
+        ({"count": 1 << 32, "factor": 1.0}, "scale: count is u32, and 4294967296 is out of range"),
+        ({"count": 1, "factor": 1e39}, r"scale: factor is f32, and 1e\+39 is out of range"),
+    ],
+)
+def test_params_that_do_not_fit_the_uniform_are_refused(
+    device: FakeDevice, params: dict[str, float] | None, complaint: str
+) -> None:
+    tape = Tape(device, "step")
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        tape.run("scale", [1], {"x": FakeBuffer(4), "y": FakeBuffer(4)}, params)
+    assert tape.commands == []
+    tape.program()
+    assert device.live == []
+
+
+def test_params_for_a_kernel_without_a_uniform_are_refused(device: FakeDevice) -> None:
+    with pytest.raises(ValueError, match="plain: count is not a field of its Params"):
+        Tape(device, "step").run("plain", [1], {"x": FakeBuffer(4)}, {"count": 1})
 
 
 def test_only_the_bindings_a_kernel_declares_are_kept(device: FakeDevice) -> None:
@@ -106,7 +125,7 @@ def test_only_the_bindings_a_kernel_declares_are_kept(device: FakeDevice) -> Non
 def test_a_binding_that_is_missing_is_refused(device: FakeDevice) -> None:
     tape = Tape(device, "step")
     with pytest.raises(KeyError, match="y"):
-        tape.run("scale", [1], {"x": FakeBuffer(4)}, (1, 1.0))
+        tape.run("scale", [1], {"x": FakeBuffer(4)}, {"count": 1, "factor": 1.0})
     assert tape.commands == []
 
 
@@ -142,7 +161,7 @@ def test_copies_stand_among_dispatches_in_order(device: FakeDevice) -> None:
 
 def test_freeing_a_tape_gives_its_parameters_back(device: FakeDevice) -> None:
     tape = Tape(device, "step")
-    tape.run("scale", [1], {"x": FakeBuffer(4), "y": FakeBuffer(4)}, (1, 1.0))
+    tape.run("scale", [1], {"x": FakeBuffer(4), "y": FakeBuffer(4)}, {"count": 1, "factor": 1.0})
     tape.program()
     assert len(device.live) == 1
     tape.free()

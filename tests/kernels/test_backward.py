@@ -55,7 +55,7 @@ def products_back(lab: Lab, w: Matrix, dy: Array, dx: Buffer | None = None, offs
     """dy W on the device, added to `dx` where there is one."""
     rows, stride = dy.shape
     result = dx or lab.out(rows * w.columns)
-    params = (w.blocks, w.rows, rows, stride, offset, int(dx is not None))
+    params = {"blocks": w.blocks, "n": w.rows, "rows": rows, "stride": stride, "offset": offset, "add": dx is not None}
     bindings = {**w.parts[0].bindings(), "dy": lab.put(dy), "dx": result}
     form = tile_back_form(lab.device, rows)
     grid = [-(-w.columns // 64), -(-rows // form["ROWS"])]
@@ -72,7 +72,8 @@ def norms_back(lab: Lab, x: Array, w: Array, above: Array, scale: float, *, resi
     d, held = lab.held(np.zeros((len(x), columns))), lab.held(padded(above))
     bindings = {"x": lab.put(padded(x)), "norms": lab.put(norms), "dy": held, "dv": held, "d": d}
     constants = {"THREADS": THREADS, "RESIDUAL": residual}
-    lab.run("norm_back", [len(x)], bindings, (columns // 32, 0, scale, 1e-6 * share), constants)
+    params = {"blocks": columns // 32, "first": 0, "scale": scale, "eps": 1e-6 * share}
+    lab.run("norm_back", [len(x)], bindings, params, constants)
     return d, held
 
 
@@ -104,7 +105,8 @@ def test_the_way_back_through_the_activation(golden: Callable[[str], Any], lab: 
     x = gate if mode == "SIDE" else both
     dx = lab.out(x.size)
     bindings = {"x": lab.put(x), "dy": lab.put(data["d_y"]), "dx": dx, "side": lab.put(up)}
-    lab.run("activate_back", [-(-n // 256), rows], bindings, (n, n, 0), {mode: True})
+    params = {"n": n, **({"side_stride": n, "side_offset": 0} if mode == "SIDE" else {})}
+    lab.run("activate_back", [-(-n // 256), rows], bindings, params, {mode: True})
     got = read(lab, dx, *x.shape)
     if mode == "SIDE":
         assert close(got, data["d_gate"])
@@ -122,14 +124,16 @@ def test_the_way_back_through_an_adapted_product(golden: Callable[[str], Any], l
     rank, n = b.shape
     g = lab.out(rows * rank)
     bindings = {"dy": lab.put(dy), "b": lab.put(b), "scales": lab.put(np.full(rank, scale)), "g": g}
-    lab.run("low_back", [-(-rank // 16), -(-rows // 4)], bindings, (rank, 1, n, n, 0, *Targets(), rows))
+    params = {"rank": rank, "targets": 1, "n": n, "stride": n, "offset": 0, **Targets()._asdict(), "rows": rows}
+    lab.run("low_back", [-(-rank // 16), -(-rows // 4)], bindings, params)
     dx = products_back(lab, matrix(lab, data["W"]), dy)
     products_back(lab, matrix(lab, data["A"]), read(lab, g, rows, rank), dx)
     got = read(lab, dx, rows, columns)[:, : data["x"].shape[1]]
     assert close(got, data["d_x"])
     d_a, d_b = lab.held(np.zeros((rank, columns))), lab.held(np.zeros((rank, n)))
     for p, q, d, width in ((g, x, d_a, columns), (lab.put(scale * data["u"]), dy, d_b, n)):
-        params = (rank, rank, width, width, 0, *Targets(), rows)
+        params = {"rank": rank, "p_stride": rank, "n": width, "q_stride": width, "q_offset": 0}
+        params |= {**Targets()._asdict(), "rows": rows}
         lab.run("low_grad", [-(-width // 64), -(-rank // 16)], {"p": p, "q": lab.put(q), "d": d}, params)
     assert close(read(lab, d_a, rank, columns)[:, : data["A"].shape[1]], data["d_A"])
     assert close(read(lab, d_b, rank, n), data["d_B"].T)
@@ -150,19 +154,19 @@ def test_the_loss_in_tiles_of_the_vocabulary(golden: Callable[[str], Any], lab: 
             w = matrix(lab, embeddings[first : first + width])
             logits = lab.out(rows * w.rows)
             bindings = {**w.parts[0].bindings(), "x": given, "y": logits}
-            params = (w.blocks, w.rows, rows, w.rows, 0, cap)
+            params = {"blocks": w.blocks, "n": w.rows, "rows": rows, "y_stride": w.rows, "y_offset": 0, "cap": cap}
             form = tile_form(rows, w.rows)
             grid = [1, -(-rows // form["ROWS"])]
             lab.run("tile", grid, bindings, params, {"TYPE": "f32", "SOFTCAP": True, **form})
             bindings = {"logits": logits, "targets": goals, "state": state}
-            settings = (w.rows, first, int(first == 0), cap)
+            settings = {"width": w.rows, "first": first, "fresh": first == 0, "cap": cap}
             lab.run("loss", [rows], bindings, settings, {"THREADS": THREADS, mode: True})
             if mode == "BACK":
                 slopes.append(read(lab, logits, rows, w.rows))
                 dx = products_back(lab, w, slopes[-1], dx)
     nll, total = lab.out(rows), lab.held(np.zeros(1))
     bindings = {"state": state, "targets": goals, "nll": nll, "total": total}
-    lab.run("nll", [1], bindings, (rows,), {"THREADS": THREADS})
+    lab.run("nll", [1], bindings, {"rows": rows}, {"THREADS": THREADS})
     known = targets != NO_TARGET
     found = read(lab, state, rows, 4)[known]
     assert close(found[:, 0] + np.log(found[:, 1]), data["lse"][known])
@@ -186,9 +190,9 @@ def test_the_way_back_through_a_per_layer_block(golden: Callable[[str], Any], la
     dy = read(lab, product, rows, 32)[:, :n]
     d_gate, d_both = lab.out(rows * n), lab.out(2 * rows * n)
     bindings = {"x": lab.put(gate), "side": lab.put(side), "dy": lab.put(dy), "dx": d_gate}
-    lab.run("activate_back", [1, rows], bindings, (n, n, 0), {"SIDE": True})
+    lab.run("activate_back", [1, rows], bindings, {"n": n, "side_stride": n, "side_offset": 0}, {"SIDE": True})
     bindings |= {"x": lab.put(np.concatenate([gate, side], axis=1)), "dx": d_both}
-    lab.run("activate_back", [1, rows], bindings, (n, n, 0), {"APART": True})
+    lab.run("activate_back", [1, rows], bindings, {"n": n}, {"APART": True})
     products_back(lab, matrix(lab, data["w_gate"]), read(lab, d_gate, rows, n), d_h)
     assert close(read(lab, d_h, rows, 32)[:, : h.shape[1]], data["d_h"])
     assert close(read(lab, d_both, rows, 2 * n)[:, n:], data["d_ple"])
@@ -218,8 +222,9 @@ def test_two_steps_of_adamw(golden: Callable[[str], Any], lab: Lab) -> None:
     shares, norm = lab.out(2), lab.out(1)
     for t in (1, 2):
         g = lab.held(flat("g", t))
-        lab.run("sum_squares", [2], {"gradients": g, "shares": shares}, (start.size, 0), {"THREADS": 32})
-        lab.run("sum_squares", [1], {"shares": shares, "norm": norm}, (2, 1), {"THREADS": 32, "JOIN": True})
+        lab.run("sum_squares", [2], {"gradients": g, "shares": shares}, {"count": start.size}, {"THREADS": 32})
+        joined = {"THREADS": 32, "JOIN": True}
+        lab.run("sum_squares", [1], {"shares": shares, "norm": norm}, {"count": 2, "fresh": True}, joined)
         assert close(np.sqrt(read(lab, norm, 1)), data[f"norm_{t}"])
         step = Step(rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.01, clip=1.0, t=t)
         lab.run("adamw", [1], {**held, "gradients": g, "norm": norm}, step.params(start.size))
@@ -235,7 +240,8 @@ def test_a_gradient_is_dropped_where_its_activation_was(lab: Lab) -> None:
     def mask(seed: int, salt: int = 0) -> Array:
         y = lab.out(10000)
         bindings = {"x": ones, "y": y, "seed": lab.put(np.array([seed]), "<u4")}
-        lab.run("dropout", [1, 40], bindings, (250, round(0.1 * 2**32), salt, 1 / 0.9, 0))
+        params = {"count": 250, "threshold": round(0.1 * 2**32), "salt": salt, "scale": 1 / 0.9, "add": 0}
+        lab.run("dropout", [1, 40], bindings, params)
         return read(lab, y, 40, 250)
 
     one = mask(5)

@@ -67,7 +67,8 @@ def turned(lab: Lab, golden: Golden, raw: Floats, norm: Floats, eps: float) -> t
     bound = {"rows": lab.put_rows([Row(1, t) for t in positions]), "k_raw": given, "norm": lab.put(norm)}
     bound |= {"turns": lab.put(table), "keys": lab.out(raw.size), "values": lab.out(raw.size)}
     constants = {"HEAD": head, "PAIRS": pairs, "PAIR": "vec2<f32>", "PACKED": True, "THREADS": 64}
-    params = (heads, heads * head, 0, 0, 1 << 31, 0, count, eps)
+    params = {"kv_heads": heads, "stride": heads * head, "k_offset": 0, "v_offset": 0, "eps": eps}
+    params |= {"ring": 1 << 31, "first": 0, "count": count}
     lab.run("kv", [heads, count], bound, params, constants)
     return bound, constants
 
@@ -81,7 +82,7 @@ def test_rotation_and_its_way_back(gpu: NativeDevice, golden: Golden) -> None:
         bound, constants = turned(lab, golden, golden["x"], norm, STILL)
         assert near(apart(read(lab, bound["keys"], count, heads, head)), golden["y"], limit)
         bound |= {"dk": lab.put(paired(golden["d_y"])), "d_qkv": lab.out(golden["x"].size)}
-        params = (heads, heads * head, 0, 0, STILL)
+        params = {"kv_heads": heads, "stride": heads * head, "k_offset": 0, "eps": STILL}
         lab.run("kv_back", [heads, count], bound, params, constants | {"QUERIES": True})
         assert near(read(lab, bound["d_qkv"], count, heads, head), golden["d_x"], limit)
 
@@ -95,7 +96,8 @@ def test_keys_that_are_values_too_get_both_gradients(gpu: NativeDevice, golden: 
         assert near(read(lab, bound["values"], count, heads, head), golden["v"])
         bound |= {"dk": lab.put(paired(golden["d_k"])), "dv": lab.put(golden["d_v"])}
         bound["d_qkv"] = lab.out(golden["k_raw"].size)
-        lab.run("kv_back", [heads, count], bound, (heads, heads * head, 0, 0, EPS), constants)
+        params = {"kv_heads": heads, "stride": heads * head, "k_offset": 0, "v_offset": 0, "eps": EPS}
+        lab.run("kv_back", [heads, count], bound, params, constants)
         assert near(read(lab, bound["d_qkv"], count, heads, head), golden["d_k_raw"])
 
 
@@ -139,16 +141,18 @@ class Packed:
         bound |= {"dk": self.owed[0], "dv": self.owed[1]}
         turning = {"HEAD": head, "PAIRS": head // 2, "THREADS": 64}
         looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "PACKED": True, **many_form(lab.device, f16=False)}
-        params = (heads, self.kv_heads, stride, self.window, 1 << 31, 0, rows, 1, 0, 1, STILL)
+        params = {"heads": heads, "kv_heads": self.kv_heads, "stride": stride, "window": self.window, "eps": STILL}
+        params |= {"ring": 1 << 31, "first": 0, "count": rows, "splits": 1, "resumes": False, "final_segment": True}
         lab.run("attention", [heads, rows], bound, params, turning | looking)
-        lab.run("attention_prepare", [heads, rows], bound, (heads, stride, STILL), turning)
+        lab.run("attention_prepare", [heads, rows], bound, {"heads": heads, "stride": stride, "eps": STILL}, turning)
         backward = {"HEAD": head, "THREADS": back_threads(head)}
-        shape = (heads, self.kv_heads, self.window, rows)
+        shape = {"heads": heads, "kv_heads": self.kv_heads, "window": self.window, "rows": rows}
         lab.run("attention_back", [heads, -(-rows // 4)], bound, shape, backward)
-        lab.run("attention_back_kv", [self.kv_heads, -(-rows // 4)], bound, (*shape, int(add)), backward)
+        lab.run("attention_back_kv", [self.kv_heads, -(-rows // 4)], bound, {**shape, "add": add}, backward)
         d_qkv = lab.out(size)
         ends = {**bound, "k_raw": bound["q_raw"], "dk": bound["dq"], "d_qkv": d_qkv}
-        lab.run("kv_back", [heads, rows], ends, (heads, stride, 0, 0, STILL), turning | {"QUERIES": True})
+        params = {"kv_heads": heads, "stride": stride, "k_offset": 0, "eps": STILL}
+        lab.run("kv_back", [heads, rows], ends, params, turning | {"QUERIES": True})
         assert not read(lab, d_qkv, rows, heads, head)[-1].any()
         sums = read(lab, lse, rows, heads)[BEFORE:-1]
         return self.read(out, heads)[..., : self.narrow], sums.T, self.read(d_qkv, heads)[..., : self.narrow]
@@ -237,19 +241,21 @@ class Mixture:
         lab, made, rows = self.lab, self.made, self.rows
         bound = {"h": self.put(self.golden["h"], rows), "o": self.zeros, "norms": self.norms, "h_out": made["v"]}
         padded = rows + rows % 2
-        lab.run("experts_norm", [rows], {**bound, "x": made["x"]}, (1, padded, self.eps), norm_constants(self.WIDE))
+        params = {"blocks": 1, "rows": padded, "eps": self.eps}
+        lab.run("experts_norm", [rows], {**bound, "x": made["x"]}, params, norm_constants(self.WIDE))
         _, inner, router = read(lab, made["x"], 3, padded, self.WIDE)[:, :rows]
         tape = Tape(lab.device, "experts")
         matmuls = Matmuls(lab.device, self.eps)
         choices = Choices(rows, self.slots, self.experts, made["chosen"])
         matmuls.linear(tape, self.router, rows, lab.put(router), Result(made["scores"]))
-        tape.run("route", [rows], made, (self.experts, self.slots))
+        tape.run("route", [rows], made, {"experts": self.experts, "used": self.slots})
         matmuls.experts(tape, self.gate_up, choices, lab.put(inner), made["wide"])
         gates = {"x": made["wide"], "y": made["act"]}
-        tape.run("activate", [1, rows * self.slots], gates, (self.WIDE, 0, 0), {"GEGLU": True})
+        tape.run("activate", [1, rows * self.slots], gates, {"n": self.WIDE}, {"GEGLU": True})
         matmuls.experts(tape, self.down, choices, made["act"], made["routed"], weights=made["weights"])
         bound = {"dense": self.zeros, "routed": made["routed"], "norms": self.join, "y": made["y"]}
-        tape.run("experts_join", [rows], bound, (1, self.slots, self.eps), norm_constants(self.WIDE))
+        params = {"blocks": 1, "slots": self.slots, "eps": self.eps}
+        tape.run("experts_join", [rows], bound, params, norm_constants(self.WIDE))
         tape.program().replay()
         tape.free()
         return read(lab, made["y"], rows, self.WIDE)
@@ -257,20 +263,22 @@ class Mixture:
     def back(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """(the gradient of the weights, that of h)."""
         lab, made, rows, slots = self.lab, self.made, self.rows, self.slots
-        shape = (1, slots, self.eps)
+        shape = {"blocks": 1, "slots": slots, "eps": self.eps}
         threads = {"THREADS": 256}
         ends: dict[str, Binding] = {**made, "dense": self.zeros, "norms": self.join}
         lab.run("experts_join_back", [rows], {**ends, "dy": self.put(self.golden["d_y"], rows)}, shape, threads)
         self.product(self.down, made["d_sum"], made["d_act"], {"PER_SLOT": False})
         unweighted = read(lab, made["d_act"], rows, slots, self.WIDE)
         d_weights = (unweighted * read(lab, made["act"], rows, slots, self.WIDE)).sum(axis=-1)
-        lab.run("route_back", [rows], made, (self.experts, slots, self.WIDE), {"THREADS": 64})
+        params = {"experts": self.experts, "used": slots, "width": self.WIDE}
+        lab.run("route_back", [rows], made, params, {"THREADS": 64})
         gates = {"x": made["wide"], "dy": made["d_act"], "dx": made["d_wide"]}
-        lab.run("activate_back", [1, rows * slots], gates, (self.WIDE, 0, 0), {"GEGLU": True})
+        lab.run("activate_back", [1, rows * slots], gates, {"n": self.WIDE}, {"GEGLU": True})
         self.product(self.gate_up, made["d_wide"], made["d_experts"], {"PER_SLOT": True})
         part = self.router.parts[0]
         scored: dict[str, Binding] = {**part.bindings(), "dy": made["dscores"], "dx": made["d_router"]}
-        params, form = (1, self.experts, rows, self.experts, 0, 0), tile_back_form(lab.device, rows)
+        params = {"blocks": 1, "n": self.experts, "rows": rows, "stride": self.experts, "offset": 0, "add": False}
+        form = tile_back_form(lab.device, rows)
         lab.run("tile_back", [1, 1], scored, params, {"TYPE": "f32", **form})
         ends = {**made, "norms": self.norms, "d_dense": self.zeros}
         lab.run("experts_norm_back", [rows], ends, shape, threads)
@@ -279,7 +287,14 @@ class Mixture:
     def product(self, matrix: Matrix, dy: Buffer, dx: Buffer, constants: dict[str, Any]) -> None:
         per_expert, (part,) = matrix.rows // self.experts, matrix.parts
         bound: dict[str, Binding] = {**part.bindings(), "dy": dy, "dx": dx, "chosen": self.made["chosen"]}
-        params = (1, per_expert, self.slots, 0, self.experts, 0)
+        params = {
+            "blocks": 1,
+            "n": per_expert,
+            "slots": self.slots,
+            "first_expert": 0,
+            "experts": self.experts,
+            "add": False,
+        }
         self.lab.run("experts_back", [1, self.rows, self.slots], bound, params, constants | {"TYPE": "f32"})
 
 

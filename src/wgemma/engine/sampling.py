@@ -192,7 +192,7 @@ class Sampler:
                 tape.run("count", [past if recipe.past < 0 else min(recipe.past, past)], extra)
             tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
             drawn_from["logits"] = adjusted
-        vocab = [self.config.vocab_size]
+        vocab = {"vocab": self.config.vocab_size}
         blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS))]
         most = FEW_THREADS if self.device.compact else THREADS
         threads = {"THREADS": min(most, self.device.limits.invocations)}

@@ -291,7 +291,7 @@ class Trial:
         y, beside = self._buffer(4 * rows * n), problem.mode == "SIDE"
         bindings: dict[str, Binding] = {"x": self._put("x", rows * n * (1 if beside else 2)), "y": y}
         bindings["side"] = self._put("side", rows * stride)
-        params = (n, stride, given.SIDE[1]) if beside else (n, 0, 0)
+        params = {"n": n, **({"side_stride": stride, "side_offset": given.SIDE[1]} if beside else {})}
         self.tape.run("activate", [-(-n // 256), rows], bindings, params, {problem.mode: True})
         self._keep(problem, y)
 
@@ -300,7 +300,7 @@ class Trial:
         y = self._buffer(4 * count)
         bindings: dict[str, Binding] = {"c": self._put("c", count), "table": self._put("table", count), "ple": y}
         bindings["norm"] = self._put("ple norm", given.PLE_DIM, given.norms)
-        params = (given.PLE_DIM, given.EPS, given.SCALE)
+        params = {"p": given.PLE_DIM, "eps": given.EPS, "scale": given.SCALE}
         self.tape.run("ple", [given.PLE_LAYERS, given.FEW], bindings, params, {"THREADS": 64})
         self._keep(problem, y)
 
@@ -310,7 +310,8 @@ class Trial:
         bindings: dict[str, Binding] = {label: self._repeat(label, rows, columns) for label in "ho"}
         bindings["norms"] = self._repeat("norms", 4, columns, given.fullness(columns), make=given.norms)
         bindings |= {"h_out": h_out, "x": x}
-        self.tape.run("experts_norm", [rows], bindings, (columns // 32, padded, given.EPS), norm_constants(columns))
+        params = {"blocks": columns // 32, "rows": padded, "eps": given.EPS}
+        self.tape.run("experts_norm", [rows], bindings, params, norm_constants(columns))
         self._keep(problem, x, columns=columns)
         self._keep(problem, h_out, columns=columns)
 
@@ -320,7 +321,7 @@ class Trial:
         bindings: dict[str, Binding] = {"scores": self._put("scores", given.FEW * given.ROUTED)}
         bindings["expert_scale"] = self._put("expert scale", given.ROUTED, given.norms)
         bindings |= {"chosen": chosen, "weights": weights}
-        self.tape.run("route", [given.FEW], bindings, (given.ROUTED, given.ROUTES))
+        self.tape.run("route", [given.FEW], bindings, {"experts": given.ROUTED, "used": given.ROUTES})
         self._keep(problem, chosen, form="I")
         self._keep(problem, weights)
 
@@ -330,7 +331,7 @@ class Trial:
         bindings: dict[str, Binding] = {"dense": self._repeat("h", rows, columns), "y": y}
         bindings["routed"] = self._repeat("x", rows * given.SLOTS, columns)
         bindings["norms"] = self._repeat("norms", 2, columns, given.fullness(columns), make=given.norms)
-        params = (columns // 32, given.SLOTS, given.EPS)
+        params = {"blocks": columns // 32, "slots": given.SLOTS, "eps": given.EPS}
         self.tape.run("experts_join", [rows], bindings, params, norm_constants(columns))
         self._keep(problem, y, columns=columns)
 

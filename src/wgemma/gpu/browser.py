@@ -12,7 +12,7 @@ from typing import Any
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.bytes import around, cut, put_end
 from wgemma.gpu.device import AdapterInfo, Buffer, Limits, Program, Span
-from wgemma.gpu.shaders import declarations, enabled, load_shader
+from wgemma.gpu.shaders import Uniform, declarations, enabled, load_shader, uniform
 from wgemma.gpu.tape import Command, Copy
 
 Opener = Callable[[], Awaitable[Any]]  # replay.js's openGpu
@@ -42,12 +42,13 @@ class BrowserBuffer:
 class BrowserKernel:
     """A number that stands for a compute pipeline, and which binding is which."""
 
-    __slots__ = ("bindings", "name", "number")
+    __slots__ = ("bindings", "name", "number", "uniform")
 
-    def __init__(self, name: str, number: int, bindings: Mapping[str, int]) -> None:
+    def __init__(self, name: str, number: int, bindings: Mapping[str, int], uniform: Uniform) -> None:
         self.name = name
         self.number = number
         self.bindings = bindings
+        self.uniform = uniform
 
 
 class BrowserDevice:
@@ -172,7 +173,7 @@ class BrowserDevice:
         indices, types = [d.index for d in declared], [_TYPES[d.access] for d in declared]
         number = self._call(self._gpu.kernel, name, enabled(code) + code, indices, types)
         self._unconfirmed = True
-        return BrowserKernel(name, number, {d.name: d.index for d in declared})
+        return BrowserKernel(name, number, {d.name: d.index for d in declared}, uniform(name, code))
 
     # -- programs
 

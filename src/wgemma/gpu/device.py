@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from wgemma.gpu.shaders import Uniform
+
 if TYPE_CHECKING:
     from wgemma.gpu.tape import Command
 
@@ -59,12 +61,14 @@ Binding: TypeAlias = Buffer | Span
 
 
 class Kernel(Protocol):
-    """A compiled shader: the names of its bindings tell what each wants."""
+    """A compiled shader: the names of its bindings and of its uniform's fields tell what each wants."""
 
     @property
     def name(self) -> str: ...
     @property
     def bindings(self) -> Mapping[str, int]: ...
+    @property
+    def uniform(self) -> Uniform: ...
 
 
 class Program(Protocol):

@@ -24,7 +24,7 @@ from wgemma.gpu.raw import (
     stamp,
     trusted_module,
 )
-from wgemma.gpu.shaders import BindingDeclaration, declarations, enabled, load_shader
+from wgemma.gpu.shaders import BindingDeclaration, Uniform, declarations, enabled, load_shader, uniform
 from wgemma.gpu.tape import Command, Copy
 
 # Our limits, by wgpu's names for them.
@@ -110,10 +110,18 @@ class NativeBuffer:
 class NativeKernel:
     """A compute pipeline, its layout, and which binding is which."""
 
-    __slots__ = ("_making", "bindings", "declared", "layout", "name")
+    __slots__ = ("_making", "bindings", "declared", "layout", "name", "uniform")
 
-    def __init__(self, name: str, making: Future[Any], layout: Any, declared: Sequence[BindingDeclaration]) -> None:
+    def __init__(
+        self,
+        name: str,
+        making: Future[Any],
+        layout: Any,
+        declared: Sequence[BindingDeclaration],
+        uniform: Uniform,
+    ) -> None:
         self.name = name
+        self.uniform = uniform
         self.layout = layout
         self.declared = declared
         self.bindings = {binding.name: binding.index for binding in declared}
@@ -294,7 +302,7 @@ class NativeDevice:
         ]
         layout = self._device.create_bind_group_layout(entries=entries)
         making = self._compilers.submit(self._pipeline, name, code, layout)
-        return NativeKernel(name, making, layout, declared)
+        return NativeKernel(name, making, layout, declared, uniform(name, code))
 
     def _pipeline(self, name: str, code: str, layout: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""The tiny template language of the .wgsl files, and what their declarations say about bindings.
+"""The tiny template language of the .wgsl files, and what their declarations say about bindings and uniforms.
 
     {{NAME}}                         a hole, filled with a constant
     //#include NAME                  the text of kernels/NAME.wgsl, holes and all
@@ -12,17 +12,23 @@ them.
 """
 
 import re
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
+
+Values: TypeAlias = Mapping[str, float]  # of a uniform's fields, by name
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 _DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif|for|endfor)\b\s*(.*?)\s*$")
 _LOOP = re.compile(r"(\w+) in (\w+)")
 _EXTENSIONS = {"f16": re.compile(r"\bf16\b"), "subgroups": re.compile(r"\bsubgroup[A-Z]|\bsubgroup_")}
 _COMMENT = re.compile(r"//.*")
+_UNIFORM = re.compile(r"var<uniform> \w+: (\w+);")
+_FIELD = re.compile(r"(\w+)\s*:\s*([\w<>]+)")
+_FORMATS = {"u32": "I", "i32": "i", "f32": "f"}  # each is four bytes and aligned to four, so fields lie side by side
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\) var<(uniform|storage)(?:, (read_write|read))?> (\w+)")
 
 
@@ -35,6 +41,51 @@ class BindingDeclaration:
     access: str
 
 
+class Uniform:
+    """The uniform of a shader: its fields, and how their values are laid out. Without one there are no fields."""
+
+    __slots__ = ("_floats", "_names", "_struct", "fields", "kernel")
+
+    def __init__(self, kernel: str, fields: Mapping[str, str]) -> None:
+        self.kernel = kernel
+        self.fields = dict(fields)  # types by name, in order
+        self._names = tuple(fields)
+        self._floats = tuple(name for name, kind in fields.items() if kind == "f32")
+        self._struct = struct.Struct("<" + "".join(_FORMATS[kind] for kind in fields.values()))
+
+    @property
+    def size(self) -> int:
+        return self._struct.size
+
+    def pack(self, values: Values) -> bytes:
+        """The bytes of the uniform. Every field wants a value: an f32 a float, the others an int, or a bool for 0 or 1.
+        Raises `ValueError` that names the field if one is missing, unknown, of the wrong type or out of range."""
+        if values.keys() == self.fields.keys() and all(isinstance(values[name], float) for name in self._floats):
+            try:
+                return self._struct.pack(*[values[name] for name in self._names])
+            except (struct.error, OverflowError):
+                pass
+        raise ValueError(f"{self.kernel}: {self._complaint(values)}")
+
+    def _complaint(self, values: Values) -> str:
+        """What is wrong with these values."""
+        for what, names in (
+            ("is missing", self.fields.keys() - values.keys()),
+            ("is not a field of its Params", values.keys() - self.fields.keys()),
+        ):
+            if names:
+                return f"{', '.join(sorted(names))} {what}"
+        for name, kind in self.fields.items():
+            value = values[name]
+            if isinstance(value, float) != (kind == "f32"):
+                return f"{name} is {kind}, and {value!r} is not"
+            try:
+                struct.pack(f"<{_FORMATS[kind]}", value)
+            except (struct.error, OverflowError):
+                return f"{name} is {kind}, and {value!r} is out of range"
+        raise AssertionError("nothing is wrong")
+
+
 def load_shader(name: str, constants: Mapping[str, Any]) -> str:
     """The WGSL of `kernels/NAME.wgsl` with every directive carried out and every hole filled."""
     return "\n".join(_expand(name, _source(name), constants))
@@ -43,6 +94,24 @@ def load_shader(name: str, constants: Mapping[str, Any]) -> str:
 def declarations(code: str) -> list[BindingDeclaration]:
     """The bindings a shader declares."""
     return [BindingDeclaration(int(i), name, access or kind) for i, kind, access, name in _BINDING.findall(code)]
+
+
+def uniform(kernel: str, code: str) -> Uniform:
+    """The uniform that a shader declares, read from the struct of its type."""
+    declared = _UNIFORM.search(code)
+    if declared is None:
+        return Uniform(kernel, {})
+    body = re.search(rf"^struct {declared[1]} \{{$(.*?)^\}}", code, re.DOTALL | re.MULTILINE)
+    if body is None:
+        raise ValueError(f"{kernel} has a uniform of type {declared[1]}, but no struct {declared[1]}.")
+    lines = _COMMENT.sub("", body[1])
+    fields: dict[str, str] = {}
+    for field in filter(None, (part.strip() for part in lines.split(","))):
+        parts = _FIELD.fullmatch(field)
+        if parts is None or parts[2] not in _FORMATS:
+            raise ValueError(f"{kernel}: a field of {declared[1]} is a u32, an i32 or an f32, not {field!r}.")
+        fields[parts[1]] = parts[2]
+    return Uniform(kernel, fields)
 
 
 def enabled(code: str, known: Collection[str] = tuple(_EXTENSIONS)) -> str:

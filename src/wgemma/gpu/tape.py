@@ -4,12 +4,12 @@ A tape knows nothing of models: it holds (kernel, buffers, grid) in order, and c
 it into whatever replays fastest — raw C calls natively, one JavaScript function in the page.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wgemma.gpu.device import Binding, Buffer, Device, Kernel, Program, Span
+from wgemma.gpu.shaders import Values
 
 PARAMS = "params"  # every kernel's uniform binding has this name
 _SPLICED = 8 << 20  # bytes that one dispatch of splice.wgsl copies: the grid and the binding stay small
@@ -35,7 +35,6 @@ class Copy:
 
 
 Command: TypeAlias = Dispatch | Copy
-Number: TypeAlias = int | float
 
 
 class Tape:
@@ -57,19 +56,20 @@ class Tape:
         kernel: str,
         grid: Sequence[int],
         bindings: Mapping[str, Binding],
-        params: Sequence[Number] = (),
+        params: Values | None = None,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records one dispatch. `params` fill the kernel's uniform in order: ints as u32, floats as f32."""
+        """Records one dispatch. `params` are the fields of the kernel's uniform by name (`Uniform.pack`)."""
         made = self.device.kernel(kernel, constants)
         wanted: dict[str, Binding] = {name: bindings[name] for name in made.bindings if name != PARAMS}
-        if PARAMS in made.bindings:
-            wanted[PARAMS] = _Pending(len(self._params))
-            self._params.append(pack(params))
+        packed = made.uniform.pack(params or {})
         x, y, z = (*grid, 1, 1)[:3]
         limit = self.device.limits.workgroups
         if not all(1 <= size <= limit for size in (x, y, z)):
             raise ValueError(f"{kernel}: the grid {x}×{y}×{z} is outside 1…{limit}")
+        if PARAMS in made.bindings:
+            wanted[PARAMS] = _Pending(len(self._params))
+            self._params.append(packed)
         self.commands.append(Dispatch(made, wanted, (x, y, z)))
 
     def copy(self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int) -> None:
@@ -85,7 +85,9 @@ class Tape:
             come, start = self._around(source, source_offset + done, count)
             go, to = self._around(target, target_offset + done, count)
             words = -(-(to % 4 + count) // 4)
-            self.run("splice", [-(-words // 64)], {"source": come, "words": go}, (start, to, count))
+            self.run(
+                "splice", [-(-words // 64)], {"source": come, "words": go}, {"start": start, "to": to, "size": count}
+            )
 
     def _around(self, buffer: Buffer, offset: int, size: int) -> tuple[Span, int]:
         """A binding with these bytes in it, and where they begin inside."""
@@ -125,9 +127,3 @@ class _Pending:
     def __init__(self, index: int) -> None:
         self.index = index
         self.size = _SLOT
-
-
-def pack(numbers: Sequence[Number]) -> bytes:
-    """A uniform's fields: integers as u32 (negative ones as i32), floats as f32."""
-    form = "".join("f" if isinstance(n, float) else "I" if n >= 0 else "i" for n in numbers)
-    return struct.pack(f"<{form}", *numbers)

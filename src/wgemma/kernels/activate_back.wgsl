@@ -14,8 +14,10 @@
 
 struct Params {
   n: u32,
+//#if SIDE
   side_stride: u32,
   side_offset: u32,
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;

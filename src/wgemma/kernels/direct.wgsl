@@ -14,14 +14,14 @@
 struct Params {
   blocks: u32,  // K / 32, rounded up
   n: u32,       // rows of W (of one expert) in this part
-  rows: u32,
-  y_stride: u32,
-  y_offset: u32,
 //#if EXPERTS
   slots: u32,
   first_expert: u32,
   experts: u32,  // in this part
 //#else
+  rows: u32,
+  y_stride: u32,
+  y_offset: u32,
 //#if CLIPPED
   x_quads: u32,  // K / 4
   first: u32,    // the row of W this part begins with
@@ -29,7 +29,8 @@ struct Params {
   x_max: f32,
   y_min: f32,
   y_max: f32,
-//#else
+//#endif
+//#if SOFTCAP
   cap: f32,
 //#endif
 //#endif

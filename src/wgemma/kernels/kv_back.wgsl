@@ -15,7 +15,9 @@ struct Params {
   kv_heads: u32,
   stride: u32,
   k_offset: u32,
+//#if !QUERIES
   v_offset: u32,
+//#endif
   eps: f32,
 }
 //#include row

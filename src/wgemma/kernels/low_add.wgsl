@@ -10,7 +10,9 @@ struct Params {
   rows: u32,
   y_stride: u32,
   y_offset: u32,
+//#if SOFTCAP
   cap: f32,
+//#endif
   rank: u32,
   z_stride: u32,
   b_stride: u32,

@@ -13,12 +13,15 @@
 struct Params {
   blocks: u32,  // K / 32
   shares: u32,
-  scale: f32,
-  eps: f32,
+//#if MADE
 //#if JOIN
   heads: u32,
   splits: u32,
   ends: u32,    // where the pairs of (max, sum) begin in `partial`, in vectors of four
+//#else
+  scale: f32,
+  eps: f32,
+//#endif
 //#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;

@@ -24,20 +24,30 @@
 struct Params {
   blocks: u32,    // K / 32
   n: u32,         // rows of W (of one expert) in this part
-  y_stride: u32,
-  y_offset: u32,
-  scale: f32,
-  eps: f32,
-  cap: f32,
-  side_stride: u32,
-  side_offset: u32,
+//#if EXPERTS
   slots: u32,
   first_expert: u32,
   experts: u32,   // in this part
+//#else
+  y_stride: u32,
+  y_offset: u32,
+//#endif
+//#if SOFTCAP
+  cap: f32,
+//#endif
+//#if PLE
+  side_stride: u32,
+  side_offset: u32,
+//#endif
+//#if MADE
 //#if JOIN
   heads: u32,
   splits: u32,
   ends: u32,      // where the pairs of (max, sum) begin in `partial`, in vectors of four
+//#else
+  scale: f32,
+  eps: f32,
+//#endif
 //#endif
 //#if LOW
   rank: u32,      // times the shares, and what else low.wgsl wants to know

@@ -18,8 +18,10 @@ struct Params {
   first: u32,
   there: u32,
   lines: u32,
+//#if VERTICAL
   begin: u32,
   count: u32,
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;

@@ -9,7 +9,9 @@
 
 struct Params {
   count: u32,
+//#if JOIN
   fresh: u32,
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 //#if JOIN

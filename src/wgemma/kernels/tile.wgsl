@@ -28,7 +28,8 @@ struct Params {
   x_max: f32,
   y_min: f32,
   y_max: f32,
-//#else
+//#endif
+//#if SOFTCAP
   cap: f32,
 //#endif
 //#if EXPERTS

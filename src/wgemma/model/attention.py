@@ -42,8 +42,9 @@ def store(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, seg
     bindings: dict[str, Binding] = {"rows": p.row_buffer, "k_raw": qkv, "v_raw": qkv, "norm": attention.k_norm}
     bindings["turns"] = weights.turns[config.sliding]
     for segment in segments:
-        offsets = (attention.k_offset, attention.v_offset)
-        params = (config.kv_heads, attention.width, *offsets, ring, segment.first, segment.count, weights.config.eps)
+        params = {"kv_heads": config.kv_heads, "stride": attention.width, "eps": weights.config.eps}
+        params |= {"k_offset": attention.k_offset, "v_offset": attention.v_offset}
+        params |= {"ring": ring, "first": segment.first, "count": segment.count}
         bound = {**bindings, "keys": segment.keys, "values": segment.values}
         p.tape.run("kv", [config.kv_heads, p.rows], bound, params, constants)
 
@@ -88,11 +89,19 @@ def look(
         "out": scratch["attended"],
     }
     for i, segment in enumerate(segments):
-        params = (
-            *(config.heads, config.kv_heads, layer.attention.width, config.window or 0),
-            *(p.cache.ring if config.sliding else 1 << 31, segment.first, segment.count),
-            *(splits, int(i > 0), int(i == len(segments) - 1), weights.config.eps),
-        )
+        params = {
+            "heads": config.heads,
+            "kv_heads": config.kv_heads,
+            "stride": layer.attention.width,
+            "window": config.window or 0,
+            "ring": p.cache.ring if config.sliding else 1 << 31,
+            "first": segment.first,
+            "count": segment.count,
+            "splits": splits,
+            "resumes": i > 0,
+            "final_segment": i == len(segments) - 1,
+            "eps": weights.config.eps,
+        }
         bound = {**bindings, "keys": segment.keys, "values": segment.values}
         grid = [config.heads // form.get("HEADS", 1), p.rows, splits]
         p.tape.run("attention_few" if few else "attention", grid, bound, params, constants)
@@ -108,7 +117,7 @@ def put_together(p: "Pass", scratch: "Scratch", config: LayerConfig, splits: int
     """The pieces in `partial` become one: in `attended`."""
     grid = [config.heads, p.rows, slices(config.head_dim)]
     bound: dict[str, Binding] = {"partial": scratch["partial"], "out": scratch["attended"]}
-    p.tape.run("attention_join", grid, bound, (splits,), {"HEAD": config.head_dim})
+    p.tape.run("attention_join", grid, bound, {"splits": splits}, {"HEAD": config.head_dim})
 
 
 def slices(head: int) -> int:

@@ -97,11 +97,19 @@ def look(
     }
     for i, segment in enumerate(segments):
         keys = reach if config.sliding else min(segment.count, p.depth - segment.first)
-        params = (
-            *(config.heads, config.kv_heads, p.rows, config.window or 0),
-            *(p.cache.ring if config.sliding else 1 << 31, segment.first, segment.count),
-            *(splits, split_of(keys, splits), int(i > 0), int(i == len(segments) - 1)),
-        )
+        params = {
+            "heads": config.heads,
+            "kv_heads": config.kv_heads,
+            "rows": p.rows,
+            "window": config.window or 0,
+            "ring": p.cache.ring if config.sliding else 1 << 31,
+            "first": segment.first,
+            "count": segment.count,
+            "splits": splits,
+            "split": split_of(keys, splits),
+            "resumes": i > 0,
+            "final_segment": i == len(segments) - 1,
+        }
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "q": attended, "partial": partial}
         bindings |= {"keys": segment.keys, "values": segment.values}
         grid = [tiles_of(config, p.rows), config.kv_heads, splits]
@@ -115,5 +123,5 @@ def _make_queries(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: La
     bindings: dict[str, Binding] = {"rows": p.row_buffer, "q_raw": scratch["qkv"], "norm": layer.attention.q_norm}
     bindings |= {"turns": weights.turns[config.sliding], "q": scratch["attended"]}
     constants = {"HEAD": config.head_dim, "PAIRS": weights.pairs[config.sliding], "THREADS": 64}
-    params = (layer.attention.width, weights.config.eps)
+    params = {"stride": layer.attention.width, "eps": weights.config.eps}
     p.tape.run("queries", [config.heads, p.rows], bindings, params, constants)

@@ -216,7 +216,8 @@ class Scratch:
 
 def record_rms(tape: Tape, rows: int, columns: int, h: Binding, norm: Binding, x: Binding) -> None:
     """x = norm ⊙ rms(h)."""
-    tape.run("rms", [rows], {"h": h, "norm": norm, "x": x}, (columns // 4, EPS), {"THREADS": THREADS})
+    params = {"quads": columns // 4, "eps": EPS}
+    tape.run("rms", [rows], {"h": h, "norm": norm, "x": x}, params, {"THREADS": THREADS})
 
 
 def record_conformer(tape: Tape, conformer: Conformer, scratch: Scratch, frames: int, mel: Buffer, y: Buffer) -> None:
@@ -242,7 +243,8 @@ def places(channels: int) -> int:
 
 def _convolve(tape: Tape, convolution: Convolution, rows: int, columns: int, x: Buffer, y: Buffer) -> None:
     bindings: dict[str, Binding] = {"x": x, "w": convolution.weights, "norm": convolution.norm, "y": y}
-    params = (rows, columns, convolution.channels_in, halved(columns), convolution.channels, EPS)
+    params = {"rows": rows, "columns": columns, "channels": convolution.channels_in, "eps": EPS}
+    params |= {"out_columns": halved(columns), "out_channels": convolution.channels}
     together = places(convolution.channels)
     grid = [-(-halved(columns) // together), halved(rows)]
     tape.run("subsample", grid, bindings, params, {"PLACES": together})
@@ -266,16 +268,17 @@ class _Stream:
         for index, matrix in enumerate((block.q, block.k, block.v)):
             linear(tape, matrix, rows, self.x, self.wide, 3 * d, index * d)
         bindings: dict[str, Binding] = {"qkv": self.wide, "scales": block.scales, "relative": block.relative}
-        params = (config.head_dim, d, CAP)
+        params: dict[str, float] = {"head": config.head_dim, "width": d, "cap": CAP}
         tape.run("local_attention", [config.heads, rows], bindings | {"out": self.x}, params, {"KEYS": KEYS})
         linear(tape, block.out, rows, self.x, self.o)
         self._add(tape, block.light_norms)
         linear(tape, block.gates, rows, self.x, self.wide)
         bindings = {"u": self.wide, "w": block.light, "norm": block.light_norm, "y": self.x}
-        tape.run("light_conv", [rows], bindings, (d, config.taps, EPS), {"THREADS": THREADS})
+        params = {"n": d, "taps": config.taps, "eps": EPS}
+        tape.run("light_conv", [rows], bindings, params, {"THREADS": THREADS})
         linear(tape, block.mix, rows, self.x, self.o)
         bindings = {"h": self.h, "o": self.o, "norm": block.second_norm, "h_out": self.spare, "x": self.x}
-        tape.run("rms", [rows], bindings, (d // 4, EPS), {"THREADS": THREADS, "ADD": True})
+        tape.run("rms", [rows], bindings, {"quads": d // 4, "eps": EPS}, {"THREADS": THREADS, "ADD": True})
         self.h, self.spare = self.spare, self.h
         self._feed_forward(tape, block.second)
         self._add(tape, block.end_norms)
@@ -285,7 +288,7 @@ class _Stream:
         """From x to o."""
         count = self.tokens * self.config.ffn_width
         linear(tape, step.up, self.tokens, self.x, self.wide)
-        tape.run("silu", [-(-count // 256)], {"x": self.wide}, (count,))
+        tape.run("silu", [-(-count // 256)], {"x": self.wide}, {"count": count})
         linear(tape, step.down, self.tokens, self.wide, self.o)
 
     def _add(self, tape: Tape, norms: Buffer) -> None:
@@ -293,5 +296,5 @@ class _Stream:
         d = self.config.width
         constants = {"THREADS": THREADS, "NORM": True, "PAIRS": pairs(d)}
         bindings: dict[str, Binding] = {"h": self.h, "o": self.o, "norms": norms, "h_out": self.spare, "x": self.x}
-        tape.run("norm", [self.tokens], bindings, (d // 32, 1.0, EPS), constants)
+        tape.run("norm", [self.tokens], bindings, {"blocks": d // 32, "scale": 1.0, "eps": EPS}, constants)
         self.h, self.spare = self.spare, self.h

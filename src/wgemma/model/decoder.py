@@ -220,7 +220,7 @@ class Decoder:
         stream = Stream(self.scratch["h"], self.scratch["h2"], self.scratch["zeros"])
         if p.lows and p.lows.meetings and self._meets(p):
             count = p.lows.meetings.size // 4
-            p.tape.run("clear", [min(64, -(-count // 256))], {"words": p.lows.meetings}, (count,))
+            p.tape.run("clear", [min(64, -(-count // 256))], {"words": p.lows.meetings}, {"count": count})
         self.embed(p.tape, p.rows, p.row_buffer, self.weights.embedding, stream.h, self.config.width**0.5)
         if p.lows and p.lows.embedding:
             self._embed_low(p, p.lows.embedding, stream.h)
@@ -314,14 +314,15 @@ class Decoder:
         """y = scale · the matrix's rows of the rows' tokens; of soft rows PAD's with `pads`, else y is left alone."""
         for part in matrix.parts:
             bindings = {**part.bindings(), "rows": row_buffer, "y": y}
-            params = (matrix.blocks, part.first, part.rows, 0, scale, int(pads))
+            params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": scale}
+            params |= {"by_index": False, "pads": pads}
             tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
 
     def _embed_low(self, p: Pass, table: Table, y: Buffer) -> None:
         """What adapters add to the tokens' embedding."""
         width = self.config.width
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "table": table.rows, "b": table.b, "scales": table.scales}
-        params = (width, table.rank, width**0.5)
+        params = {"columns": width, "rank": table.rank, "scale": width**0.5}
         p.tape.run("low_embed", [-(-width // 64), p.rows], {**bindings, "y": y}, params)
 
     def _per_layer_inputs(self, p: Pass, stream: Stream) -> None:
@@ -335,7 +336,7 @@ class Decoder:
             self._embed_fetched(p, root)
         self.matmuls.linear(p.tape, inputs.projection, p.rows, stream.h, Result(scratch["projected"]))
         bindings = {"c": scratch["projected"], "table": scratch["table"], "norm": inputs.norm, "ple": scratch["ple"]}
-        params = (width, self.config.eps, self.config.width**-0.5)
+        params = {"p": width, "eps": self.config.eps, "scale": self.config.width**-0.5}
         p.tape.run("ple", [len(self.weights.layers), p.rows], bindings, params, {"THREADS": 64})
 
     def _embed_fetched(self, p: Pass, scale: float) -> None:
@@ -344,11 +345,13 @@ class Decoder:
         blocks = inputs.tensor.shape[0] // 32
         planes = PLANES[inputs.tensor.type]
         if planes.halves and self.raw_table.scales is not None:
-            p.tape.run("clear", [1], {"words": self.raw_table.scales}, (self.raw_table.scales.size // 4,))
+            scales = self.raw_table.scales
+            p.tape.run("clear", [1], {"words": scales}, {"count": scales.size // 4})
         repack(p.tape, inputs.tensor, RowOrder(), self.raw_table, self.raw_rows, 0, p.rows)
         bindings = {**self.raw_table.bindings(), "rows": p.row_buffer, "y": self.scratch["table"]}
         constants = {"TYPE": planes.reader}
-        p.tape.run("embed", [-(-blocks // 64), p.rows], bindings, (blocks, 0, p.rows, 1, scale), constants)
+        params = {"blocks": blocks, "first": 0, "count": p.rows, "by_index": True, "scale": scale, "pads": False}
+        p.tape.run("embed", [-(-blocks // 64), p.rows], bindings, params, constants)
 
     # -- attention
 
@@ -419,7 +422,7 @@ class Decoder:
         width = gate_up[0].rows
         result = Result(wide, 2 * width, low=low, z=z, rounded=self.scratch.rounded)
         self.matmuls.side_by_side(tape, gate_up, rows, source, result)
-        tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, (width, 0, 0), {"APART": True})
+        tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, {"n": width}, {"APART": True})
 
     def _feed_experts(self, p: Pass, layer: Layer, asked: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config

@@ -4,11 +4,11 @@ Workgroup memory is no faster there than any other, every word of it takes time 
 what they save; so x is always settled first and direct.wgsl does the rest.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer
-from wgemma.gpu.tape import Number, Tape
+from wgemma.gpu.shaders import Values
+from wgemma.gpu.tape import Tape
 from wgemma.model.matmul import Choices, Groups, Input, Matmuls, Residual, Result
 from wgemma.model.weights import Matrix
 
@@ -46,7 +46,7 @@ class DirectMatmuls(Matmuls):
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
             if weights is not None:
                 bindings["weights"] = weights
-            params = (matrix.blocks, each, rows, 0, 0, slots, part.first // each, part.rows // each)
+            params = {"blocks": matrix.blocks, "n": each, "slots": slots, **part.experts(each)}
             results = each // 2 if geglu else each
             tape.run("direct", [-(-results // 64), rows, slots], bindings, params, constants)
 
@@ -56,7 +56,7 @@ class DirectMatmuls(Matmuls):
         n: int,
         rows: int,
         bindings: dict[str, Binding],
-        params: Sequence[Number],
+        params: Values,
         constants: dict[str, Any],
         shares: int = 1,
     ) -> None:

@@ -44,7 +44,8 @@ def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stre
     blocks, padded = config.width // 32, p.rows + p.rows % 2
     bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
     bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
-    p.tape.run("experts_norm", [p.rows], bindings, (blocks, padded, config.eps), norm_constants(config.width))
+    params = {"blocks": blocks, "rows": padded, "eps": config.eps}
+    p.tape.run("experts_norm", [p.rows], bindings, params, norm_constants(config.width))
     stream.advance()
     section = 4 * padded * config.width
     return tuple(Span(scratch["ffn x"], i * section, section) for i in range(3))
@@ -55,7 +56,7 @@ def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", exper
     matmuls.thin(p.tape, experts.router, p.rows, source, scratch["scores"], scratch.parts)
     bindings: dict[str, Binding] = {"scores": scratch["scores"], "expert_scale": experts.scale}
     bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
-    p.tape.run("route", [p.rows], bindings, (config.expert_count, config.experts_used))
+    p.tape.run("route", [p.rows], bindings, {"experts": config.expert_count, "used": config.experts_used})
 
 
 def ask(
@@ -81,14 +82,15 @@ def ask(
     elif len(experts.gate_up) == 1:
         matmuls.experts(p.tape, experts.gate_up[0], choices, source, wide)
         _add(p, matmuls, scratch, low, choices, source, wide)
-        p.tape.run("activate", products, {"x": wide, "y": act}, (width, 0, 0), {"GEGLU": True})
+        p.tape.run("activate", products, {"x": wide, "y": act}, {"n": width}, {"GEGLU": True})
     else:  # two types: gate, up, then their product
         half = -(-4 * p.rows * slots * width // 256) * 256
         gate, up = (Span(wide, i * half, half) for i in (0, 1))
         for matrix, y, name in zip(experts.gate_up, (gate, up), ("gate", "up"), strict=True):
             matmuls.experts(p.tape, matrix, choices, source, y)
             _add(p, matmuls, scratch, p.low(layer, f"expert_{name}"), choices, source, y)
-        p.tape.run("activate", products, {"x": gate, "side": up, "y": act}, (width, width, 0), {"SIDE": True})
+        params = {"n": width, "side_stride": width, "side_offset": 0}
+        p.tape.run("activate", products, {"x": gate, "side": up, "y": act}, params, {"SIDE": True})
     weights, routed = scratch["weights"], scratch["routed"]
     matmuls.experts(p.tape, experts.down, choices, act, routed, weights=weights)
     _add(p, matmuls, scratch, p.low(layer, "expert_down"), choices, act, routed, weights)
@@ -98,7 +100,7 @@ def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> Non
     """What the experts made, and what the dense block did, become one: in `ffn o`."""
     bindings: dict[str, Binding] = {"dense": scratch["dense"], "routed": scratch["routed"]}
     bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
-    params = (config.width // 32, config.experts_used, config.eps)
+    params = {"blocks": config.width // 32, "slots": config.experts_used, "eps": config.eps}
     p.tape.run("experts_join", [p.rows], bindings, params, norm_constants(config.width))
 
 
@@ -118,5 +120,6 @@ def _add(
     z = scratch["z experts"]
     matmuls.experts(p.tape, low.a, replace(choices, groups=None), source, z, weights=weights)
     bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": choices.chosen, "y": y}
-    params = (low.width, choices.slots, low.rank, low.columns, int(low.interleaved))
+    params = {"n": low.width, "slots": choices.slots, "rank": low.rank, "z_stride": low.columns}
+    params["alternate"] = low.interleaved
     p.tape.run("low_experts", [-(-low.width // 64), p.rows, choices.slots], bindings, params)

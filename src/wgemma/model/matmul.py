@@ -5,12 +5,12 @@ go through tile.wgsl, or in bytes through tile_bytes.wgsl, with the same steps a
 Callers need not know which.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from wgemma.gpu.device import Binding, Buffer, Device
-from wgemma.gpu.tape import Number, Tape
+from wgemma.gpu.shaders import Values
+from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Z_SHARE, Low
 from wgemma.model.forms import (
     BUSY,
@@ -63,8 +63,8 @@ class Residual:
     def bindings(self) -> dict[str, Binding]:
         return {"h": self.h, "o": self.pending, "norms": self.norms, "h_out": self.h_out}
 
-    def params(self, rows: int) -> tuple[int, ...]:
-        return ()
+    def params(self, rows: int, eps: float) -> dict[str, float]:
+        return {"scale": self.scale, "eps": eps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,6 @@ class Joined:
     heads: int
     head: int  # numbers of each
     splits: int
-    scale: float = 1.0
 
     def constants(self, columns: int) -> dict[str, Any]:
         return {"MADE": "joined", "JOIN": True, "HEAD": self.head, "PAIRS": pairs(columns)}
@@ -85,8 +84,9 @@ class Joined:
     def bindings(self) -> dict[str, Binding]:
         return {"partial": self.partial}
 
-    def params(self, rows: int) -> tuple[int, ...]:
-        return self.heads, self.splits, rows * self.heads * self.splits * self.head // 4
+    def params(self, rows: int, eps: float) -> dict[str, float]:
+        ends = rows * self.heads * self.splits * self.head // 4
+        return {"heads": self.heads, "splits": self.splits, "ends": ends}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,12 @@ class Result:
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
 
+    def params(self, first: int = 0) -> dict[str, float]:
+        """What the kernel that does it wants to know of what becomes of the results from `first` on."""
+        if self.then == "PLE":
+            return {"side_stride": self.side_stride, "side_offset": self.side_offset + first}
+        return {"cap": self.cap} if self.then == "SOFTCAP" else {}
+
     @property
     def meets(self) -> bool:
         """Whether the product makes z itself."""
@@ -166,12 +172,20 @@ class Result:
         assert self.low is not None and self.z is not None
         return {"z": self.z, "b": self.low.b}
 
-    def low_params(self, first: int = 0, shares: int = 1) -> tuple[int, ...]:
+    def low_params(self, first: int = 0, shares: int = 1) -> dict[str, int]:
         """What kernels/low.wgsl wants to know, of the results from `first` on, of z in so many shares."""
         assert self.low is not None
         low = self.low
-        place = (low.width, self.low_first + first, *low.edges, int(low.interleaved))
-        return (low.rank * shares, low.columns * shares, *place)
+        edge1, edge2 = low.edges
+        return {
+            "rank": low.rank * shares,
+            "z_stride": low.columns * shares,
+            "b_stride": low.width,
+            "low_first": self.low_first + first,
+            "edge1": edge1,
+            "edge2": edge2,
+            "alternate": low.interleaved,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +231,7 @@ class Matmuls:
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
         constants = {"THREADS": THREADS, "AHEAD": AT_ONCE, "BARE": True}
-        tape.run("low_project", [matrix.rows, rows], bindings, (matrix.blocks, 1, 1.0, self.eps), constants)
+        tape.run("low_project", [matrix.rows, rows], bindings, {"blocks": matrix.blocks, "shares": 1}, constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
         """Whether the product with this matrix can put its input together itself."""
@@ -259,12 +273,12 @@ class Matmuls:
         """The same of a few rows, which may have yet to be put together."""
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
         grid, columns, shares = [low.columns, rows], low.a.columns, low.shares
+        params: dict[str, float] = {"blocks": low.a.blocks, "shares": shares}
         if isinstance(source, Residual | Joined):
             bindings |= {**source.bindings(), "x_out": source.x}
-            params = (low.a.blocks, shares, source.scale, self.eps, *source.params(rows))
+            params |= source.params(rows, self.eps)
             tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
             return source.x
-        params = (low.a.blocks, shares, 1.0, self.eps)
         constants = {"THREADS": THREADS, "AHEAD": AT_ONCE}
         tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
         return source
@@ -287,7 +301,7 @@ class Matmuls:
         if choices.rows <= self.few or pairs < CROWD * choices.experts:
             return choices
         bindings: dict[str, Binding] = {"chosen": choices.chosen, "order": groups.order, "tiles": groups.tiles}
-        tape.run("group", [choices.experts], bindings, (pairs, groups.tall), {"THREADS": THREADS})
+        tape.run("group", [choices.experts], bindings, {"pairs": pairs, "tall": groups.tall}, {"THREADS": THREADS})
         return replace(choices, groups=groups)
 
     def experts(
@@ -314,8 +328,7 @@ class Matmuls:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
             if weights is not None:
                 bindings["weights"] = weights
-            first, count = part.first // per_expert, part.rows // per_expert
-            params = (matrix.blocks, per_expert, 0, 0, 1.0, self.eps, 0.0, 0, 0, slots, first, count)
+            params = {"blocks": matrix.blocks, "n": per_expert, "slots": slots, **part.experts(per_expert)}
             across = matvec_groups(per_expert, constants)
             tape.run("matvec", [across, choices.rows, slots], bindings, params, constants)
 
@@ -340,13 +353,13 @@ class Matmuls:
             bindings: dict[str, Binding] = {**part.bindings(), "y": y, "order": groups.order, "tiles": groups.tiles}
             if weights is not None:
                 bindings["weights"] = weights
-            where = (share, part.first // per_expert, part.rows // per_expert)
-            params = (matrix.blocks, per_expert, rows * slots, per_expert, 0)
+            params = {"blocks": matrix.blocks, "n": per_expert, "rows": rows * slots}
+            params |= {"y_stride": per_expert, "y_offset": 0, "share": share, **part.experts(per_expert)}
             if rounded is None:
-                tape.run("tile", across, {**bindings, "x": source}, (*params, 0.0, *where), constants)
+                tape.run("tile", across, {**bindings, "x": source}, params, constants)
             else:
                 bindings["bytes"] = rounded
-                tape.run("tile_bytes", across, bindings, (*params, *where), constants | {"QUICK": True})
+                tape.run("tile_bytes", across, bindings, params, constants | {"QUICK": True})
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
         """The input as a buffer of its own, for many rows, or for those that `picked` names."""
@@ -356,7 +369,7 @@ class Matmuls:
         if picked is not None:
             constants["SELECT"] = True
             bindings["picked"] = picked
-        params = (columns // 32, source.scale, self.eps)
+        params = {"blocks": columns // 32, "scale": source.scale, "eps": self.eps}
         tape.run("norm", [rows], bindings, params, constants)
         return source.x
 
@@ -375,33 +388,36 @@ class Matmuls:
         large = large_from(makes, self.large)
         constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine, large=large, most=most)
         bindings: dict[str, Binding] = {**part.bindings(), **result.bindings()}
-        scale, made = 1.0, tuple[int, ...]()
+        share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
+        params: dict[str, float] = {
+            "blocks": matrix.blocks,
+            "n": part.rows,
+            "y_stride": result.stride or matrix.rows // share,
+            "y_offset": result.offset + part.first // share,
+        }
         if isinstance(source, Residual | Joined):
             constants |= source.constants(matrix.columns)
             bindings |= source.bindings()
-            scale, made = source.scale, source.params(rows)
+            params |= source.params(rows, self.eps)
         else:
             bindings["x"] = source
-        low, makers = tuple[int, ...](), 0
+        makers = 0
         if result.low is not None:
             constants |= {"LOW": True, "SHARES": result.low.shares}
             bindings |= result.low_bindings()
-            low = result.low_params(part.first, result.low.shares)
+            params |= result.low_params(part.first, result.low.shares)
             if result.meets:
                 constants |= {"MEETS": True, "AHEAD": AT_ONCE}
                 bindings |= {"a": result.low.a.parts[0].codes, "low_scales": result.low.scales}
                 if result.low_first + part.first == 0:  # the group's first dispatch makes z for all
                     makers = result.low.columns * (1 if makes else result.low.shares)
-                low = (*low, makers)
+                params["makers"] = makers
         if result.then:
             constants[result.then] = True
+            params |= result.params(part.first)
         if picked is not None:
             constants["SELECT"] = True
             bindings["picked"] = picked
-        share = 2 if result.then == "GEGLU" else 1  # rows of W for one result
-        place = (result.stride or matrix.rows // share, result.offset + part.first // share)
-        side = (result.side_stride, result.side_offset + part.first)
-        params = (matrix.blocks, part.rows, *place, scale, self.eps, result.cap, *side, 1, 0, 0, *made, *low)
         tape.run("matvec", [makers + matvec_groups(part.rows, constants), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
@@ -418,19 +434,22 @@ class Matmuls:
             self._bare(tape, matrix, rows, x, result, place)
         if low:
             grid = [-(-matrix.rows // 64), -(-rows // 4)]
-            params = (matrix.rows, rows, place.stride, place.offset, result.cap, *result.low_params())
+            params: dict[str, float] = {"n": matrix.rows, "rows": rows, **result.low_params()}
+            params |= {"y_stride": place.stride, "y_offset": place.offset}
+            if capped:
+                params |= result.params()
             tape.run("low_add", grid, {**result.low_bindings(), "y": place.y}, params, {"SOFTCAP": capped})
         if product:
             bindings: dict[str, Binding] = {**result.bindings(), "x": place.y}
             count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
             mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
-            side = (count, result.side_stride, result.side_offset)
-            tape.run("activate", [-(-count // 256), rows], bindings, side, mode)
+            tape.run("activate", [-(-count // 256), rows], bindings, {"n": count, **result.params()}, mode)
 
     def _finished(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Place) -> None:
         """Many rows' product, and SOFTCAP or SCALE on the way out."""
         for part in matrix.parts:
-            params = (matrix.blocks, part.rows, rows, place.stride, place.offset + part.first, result.cap)
+            params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows, **result.params()}
+            params |= {"y_stride": place.stride, "y_offset": place.offset + part.first}
             bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": place.y}
             self._many(tape, part.rows, rows, bindings, params, {"TYPE": matrix.planes.reader, result.then: True})
 
@@ -440,17 +459,19 @@ class Matmuls:
         shares = self._shares(matrix, rows, result.parts)
         goal = Place(result.parts, matrix.rows) if result.parts and shares > 1 else place
         for part in matrix.parts:
-            params = (matrix.blocks, part.rows, rows, goal.stride, goal.offset + part.first)
+            params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+            params |= {"y_stride": goal.stride, "y_offset": goal.offset + part.first}
             bindings: dict[str, Binding] = {**part.bindings(), "y": goal.y}
             constants = {"TYPE": matrix.planes.reader}
             if rounded is None:
-                self._many(tape, part.rows, rows, {**bindings, "x": x}, (*params, 0.0), constants, shares)
+                self._many(tape, part.rows, rows, {**bindings, "x": x}, params, constants, shares)
             else:
                 form = tile_form(rows, part.rows, self.narrow) | {"QUICK": True}
                 grid = [-(-part.rows // 64), -(-rows // form["ROWS"]), shares]
                 tape.run("tile_bytes", grid, {**bindings, "bytes": rounded}, params, constants | form)
         if goal is not place:
-            params = (matrix.rows, rows, shares, place.stride, place.offset)
+            params = {"n": matrix.rows, "rows": rows, "shares": shares}
+            params |= {"y_stride": place.stride, "y_offset": place.offset}
             tape.run("add_up", [-(-matrix.rows // 256), rows], {"parts": goal.y, "y": place.y}, params)
 
     def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, rounded: Buffer | None) -> Buffer | None:
@@ -460,7 +481,7 @@ class Matmuls:
         blocks = rows * matrix.blocks
         groups = -(-blocks // 64)
         high = -(-groups // self.device.limits.workgroups)
-        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": rounded}, (blocks,))
+        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": rounded}, {"blocks": blocks})
         return rounded
 
     def _shares(self, matrix: Matrix, rows: int, parts: Buffer | None) -> int:
@@ -478,7 +499,7 @@ class Matmuls:
         n: int,
         rows: int,
         bindings: dict[str, Binding],
-        params: Sequence[Number],
+        params: Values,
         constants: dict[str, Any],
         shares: int = 1,
     ) -> None:

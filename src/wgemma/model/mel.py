@@ -62,11 +62,12 @@ def record_frames(
     tape: Tape, wave: Binding, samples: int, count: int, size: int, hop: int, pad: int, y: Buffer
 ) -> None:
     """`count` frames of `size` samples, `hop` apart, the first of them beginning `pad` samples early: [count, size]."""
-    tape.run("frames", [-(-size // 64), count], {"wave": wave, "y": y}, (samples, size, hop, pad))
+    params = {"samples": samples, "size": size, "hop": hop, "pad": pad}
+    tape.run("frames", [-(-size // 64), count], {"wave": wave, "y": y}, params)
 
 
 def record_mel(tape: Tape, mel: Mel, count: int, frames: Buffer, spectrum: Buffer, y: Buffer) -> None:
     """From frames [count, FRAME] over their spectrum [count, BINS, 2] to the logarithm of the bands [count, BANDS]."""
     linear(tape, mel.transform, count, frames, spectrum)
     bindings: dict[str, Binding] = {"spectrum": spectrum, "edges": mel.edges, "y": y}
-    tape.run("mel", [count], bindings, (BINS, BANDS, FLOOR))
+    tape.run("mel", [count], bindings, {"bins": BINS, "bands": BANDS, "floor": FLOOR})

@@ -54,9 +54,10 @@ def _band(device: Device, pixels: Pixels, size: tuple[int, int], begin: int, end
         x, middle = scratch.buffer(rows * row_bytes), scratch.buffer(rows * 4 * width)
         device.write(x, 0, pixels.rows(first, last))
         tape = Tape(device, "resize")
-        across = (pixels.width, width, 0, pixels.width, rows, 0, width)
+        across = {"before": pixels.width, "size": width, "first": 0, "there": pixels.width, "lines": rows}
         tape.run("resize", [-(-width // 64), min(rows, GRID_ROWS)], {"x": x, "y": middle}, across)
-        down = (pixels.height, height, first, rows, width, begin, end - begin)
+        down = {"before": pixels.height, "size": height, "first": first, "there": rows, "lines": width}
+        down |= {"begin": begin, "count": end - begin}
         grid = [-(-width // 64), min(end - begin, GRID_ROWS)]
         tape.run("resize", grid, {"x": middle, "y": y}, down, {"VERTICAL": True})
         submit(tape)

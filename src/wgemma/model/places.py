@@ -35,5 +35,5 @@ def add_places(tape: Tape, places: Places, patches: int, across: int, x: Binding
     """y = x + the vectors of each patch's column and row."""
     table = places.table
     bindings: dict[str, Binding] = {**table.parts[0].bindings(), "x": x, "y": y}
-    params = (table.blocks, across, places.count)
+    params = {"blocks": table.blocks, "across": across, "places": places.count}
     tape.run("places", [-(-table.blocks // 64), patches], bindings, params, {"TYPE": table.planes.reader})

@@ -71,7 +71,8 @@ class _Resampler:
         self.device.write(source, 0, needed.cast("B"))
         start = first * self.step - begin * self.parts
         tape = Tape(self.device, "resample")
-        params = (count, end - begin, channels, start, self.step, self.parts, self.reach, ZEROS, FINENESS, self.ratio)
+        params = {"count": count, "frames": end - begin, "channels": channels, "start": start, "ratio": self.ratio}
+        params |= {"step": self.step, "parts": self.parts, "reach": self.reach, "zeros": ZEROS, "fineness": FINENESS}
         bindings: dict[str, Binding] = {"x": source, "table": table, "y": result}
         tape.run("resample", [-(-count // 64)], bindings, params)
         tape.program().replay()

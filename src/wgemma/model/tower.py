@@ -213,13 +213,15 @@ def _linear(
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
     constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **more}
-    limits = (bounds.input_min, bounds.input_max, bounds.output_min, bounds.output_max)
+    limits = {"x_min": bounds.input_min, "x_max": bounds.input_max}
+    limits |= {"y_min": bounds.output_min, "y_max": bounds.output_max}
     for part in matrix.parts:
         bindings: dict[str, Binding] = {**part.bindings(), "x": x, "y": place.y}
         if lin.bias is not None:
             bindings["bias"] = lin.bias
-        where = (place.stride or matrix.rows, place.offset + part.first)
-        params = (matrix.blocks, part.rows, rows, *where, matrix.columns // 4, part.first, *limits)
+        params = {"blocks": matrix.blocks, "n": part.rows, "first": part.first, "rows": rows, **limits}
+        params |= {"y_stride": place.stride or matrix.rows, "y_offset": place.offset + part.first}
+        params["x_quads"] = matrix.columns // 4
         tape.run(kernel, [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
 
 

@@ -73,7 +73,7 @@ class Vision:
         try:
             tape = Tape(self._device, "patches")
             scale, shift = (1.0, 0.0) if config.unified else (2.0, -1.0)
-            params = (config.patch, across // config.patch, scale, shift)
+            params = {"side": config.patch, "across": across // config.patch, "scale": scale, "shift": shift}
             grid = [-(-config.columns // 256), across * down // config.patch**2]
             tape.run("patches", grid, {"x": image, "y": y}, params)
             submit(tape)

@@ -139,10 +139,11 @@ class _Run:
             linear(tape, layer.linears[name], count, self.x, y)
         heads = {"q": self.q, "k": self.k, "v": self.v}
         turned = {**heads, "norms": layer.head_norms, "turns": self.tower.turns}
-        tape.run("vision_heads", [count], turned, (config.heads, self.across, EPS), {"PAIRS": config.head_dim // 4})
+        params = {"heads": config.heads, "across": self.across, "eps": EPS}
+        tape.run("vision_heads", [count], turned, params, {"PAIRS": config.head_dim // 4})
         kernel = "vision_direct" if self.device.compact else "vision_attention"
         constants = attention_constants(self.device, config.head_dim)
-        tape.run(kernel, [-(-count // 64), config.heads], heads, (count, config.heads), constants)
+        tape.run(kernel, [-(-count // 64), config.heads], heads, {"patches": count, "heads": config.heads}, constants)
         linear(tape, layer.linears["attn_out"], count, self.q, self.k)
         self._norm(tape, self.k, layer.ffn_norms, 1.0)
         for first in range(0, count, self.chunk):
@@ -157,7 +158,8 @@ class _Run:
         linear(tape, layer.linears["ffn_up"], rows, x, self.up)
         width = config.ffn_width
         activated = {"x": self.gate, "side": self.up, "y": self.gated}
-        tape.run("activate", [-(-width // 256), rows], activated, (width, width, 0), {"SIDE": True})
+        params = {"n": width, "side_stride": width, "side_offset": 0}
+        tape.run("activate", [-(-width // 256), rows], activated, params, {"SIDE": True})
         linear(tape, layer.linears["ffn_down"], rows, self.gated, y)
 
     def _pool(self, tape: Tape, y: Buffer) -> None:
@@ -165,7 +167,7 @@ class _Run:
         inner, tokens = self.tower.config.inner, self.patches // POOL**2
         self._norm(tape, self.v, self.tower.last_norms, self.tower.last_scale)
         pooled = {"x": self.h, "adjust": self.tower.pooled, "y": self.q}
-        params = (inner // 4, self.across, math.sqrt(inner))
+        params = {"quads": inner // 4, "across": self.across, "factor": math.sqrt(inner)}
         tape.run("pool", [-(-inner // 256), tokens], pooled, params)
         plain_norm(tape, inner, tokens, self.q, self.k, self.tower.plain, y)
 
@@ -178,7 +180,7 @@ class _Run:
 
 def norm(tape: Tape, columns: int, rows: int, bindings: Mapping[str, Buffer], scale: float = 1.0) -> None:
     constants = {"THREADS": THREADS, "NORM": True, "PAIRS": pairs(columns)}
-    tape.run("norm", [rows], bindings, (columns // 32, scale, EPS), constants)
+    tape.run("norm", [rows], bindings, {"blocks": columns // 32, "scale": scale, "eps": EPS}, constants)
 
 
 def plain_norm(tape: Tape, columns: int, rows: int, h: Buffer, scratch: Buffer, plain: Buffer, y: Buffer) -> None:

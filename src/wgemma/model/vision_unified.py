@@ -58,4 +58,4 @@ async def load_unified(uploader: Uploader, config: VisionConfig, tensors: Mappin
 
 def _layer_norm(tape: Tape, rows: int, columns: int, x: Buffer, norms: Buffer, y: Buffer) -> None:
     bindings = {"x": x, "norms": norms, "y": y}
-    tape.run("layer_norm", [rows], bindings, (columns // 4, EPS), {"THREADS": THREADS})
+    tape.run("layer_norm", [rows], bindings, {"quads": columns // 4, "eps": EPS}, {"THREADS": THREADS})

@@ -46,6 +46,10 @@ class Part:
     def bindings(self) -> dict[str, Buffer | Span]:
         return {"codes": self.codes, "scales": self.scales or self.codes}
 
+    def experts(self, each: int) -> dict[str, int]:
+        """Which experts these rows are, `each` so many: what kernels that pick one want to know."""
+        return {"first_expert": self.first // each, "experts": self.rows // each}
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -196,6 +200,8 @@ def repack(tape: Tape, tensor: Tensor, order: RowOrder, part: Part, staging: Buf
     blocks = -(-tensor.shape[0] // 32)
     row_words = tensor.format.row_nbytes(tensor.shape[0]) // 4
     targets = {"raw": staging, "codes": part.codes, "scales": part.scales or part.codes}
-    params = (blocks, rows * blocks, first_row, order.group, order.half, order.group_stride, order.step, order.add)
+    params = {"blocks": blocks, "count": rows * blocks, "first_row": first_row, "row_words": row_words}
+    params |= {"group": order.group, "half": order.half, "group_stride": order.group_stride}
+    params |= {"step": order.step, "add": order.add, "first": part.first, "rows": part.rows}
     constants = PLANES[tensor.type].repack_constants
-    tape.run("repack", [-(-rows * blocks // 64)], targets, (*params, part.first, part.rows, row_words), constants)
+    tape.run("repack", [-(-rows * blocks // 64)], targets, params, constants)

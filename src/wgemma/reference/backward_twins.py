@@ -138,12 +138,11 @@ class Step(NamedTuple):
     t: int
     share: float = 1.0
 
-    def params(self, count: int) -> tuple[int | float, ...]:
+    def params(self, count: int) -> dict[str, float]:
         """What adamw.wgsl wants."""
-        corrections = (1 - self.beta1**self.t, 1 - self.beta2**self.t)
-        rest = (1 - self.beta1, 1 - self.beta2)
-        settings = (self.rate, self.beta1, self.beta2, self.eps, self.decay)
-        return (count, *settings, *corrections, self.clip, *rest, self.share)
+        params = {"correction1": 1 - self.beta1**self.t, "correction2": 1 - self.beta2**self.t}
+        params |= {"count": count, "rest1": 1 - self.beta1, "rest2": 1 - self.beta2}
+        return params | {name: value for name, value in self._asdict().items() if name != "t"}
 
 
 def adamw(values: Array, g: Array, first: Array, second: Array, norm: float, step: Step) -> tuple[Array, Array, Array]:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Device, Span
-from wgemma.gpu.tape import Number, Tape
+from wgemma.gpu.shaders import Values
+from wgemma.gpu.tape import Tape
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix, Part, RowOrder, repack, room_for
 from wgemma.reference.dequantize import dequantize
@@ -153,7 +154,7 @@ class Lab:
         kernel: str,
         grid: Sequence[int],
         bindings: Mapping[str, Binding],
-        params: Sequence[Number] = (),
+        params: Values | None = None,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
         tape = Tape(self.device, kernel)
@@ -258,7 +259,8 @@ class Lab:
         y = self.out(matrix.rows * matrix.columns)
         for part in matrix.parts:
             bindings = {**part.bindings(), "rows": rows, "y": y}
-            params = (matrix.blocks, part.first, part.rows, 0, 1.0)
+            params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": 1.0}
+            params |= {"by_index": False, "pads": False}
             grid = [-(-matrix.blocks // 64), matrix.rows]
             self.run("embed", grid, bindings, params, {"TYPE": matrix.planes.reader})
         return self.read(y)

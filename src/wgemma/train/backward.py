@@ -76,13 +76,14 @@ class Backward:
     def _end_block(self, p: Pass, o: Buffer, norms: Buffer, scale: float) -> None:
         """v ← scale · (v + post ⊙ rms(o)): dv becomes the gradient of the v before, and do is made."""
         bindings: dict[str, Binding] = {"x": o, "norms": norms, "dv": self.rooms["dv"], "d": self.rooms["do"]}
-        params = (self.config.width // 32, 0, scale, self.config.eps)
+        params = {"blocks": self.config.width // 32, "first": 0, "scale": scale, "eps": self.config.eps}
         p.tape.run("norm_back", [p.rows], bindings, params, {"THREADS": THREADS, "RESIDUAL": True})
 
     def _begin_block(self, p: Pass, v: Buffer, norms: Buffer, dx: Buffer) -> None:
         """x = norm ⊙ rms(v): dv gets what dx owes it."""
         bindings: dict[str, Binding] = {"x": v, "norms": norms, "dy": dx, "d": self.rooms["dv"]}
-        params = (self.config.width // 32, self.config.width // 4, 1.0, self.config.eps)
+        width = self.config.width
+        params = {"blocks": width // 32, "first": width // 4, "scale": 1.0, "eps": self.config.eps}
         p.tape.run("norm_back", [p.rows], bindings, params, {"THREADS": THREADS})
 
     # -- products
@@ -111,20 +112,31 @@ class Backward:
 
     def _low(self, p: Pass, low: Low, z: Buffer, x: Binding, dy: Binding, dx: Buffer) -> None:
         tape, rows, g, columns = p.tape, p.rows, self.rooms["g"], low.a.columns
-        shape = (*low.edges, int(low.interleaved), rows)
+        edge1, edge2 = low.edges
+        shape = {"edge1": edge1, "edge2": edge2, "interleaved": low.interleaved, "rows": rows}
         bound: dict[str, Binding] = {"dy": dy, "b": low.b, "scales": low.scales, "g": g}
         grid = [low.targets * -(-low.rank // 16), -(-rows // 4)]
-        tape.run("low_back", grid, bound, (low.rank, low.targets, low.width, low.width, 0, *shape))
+        params = {"rank": low.rank, "targets": low.targets, "n": low.width, "stride": low.width, "offset": 0, **shape}
+        tape.run("low_back", grid, bound, params)
         assert isinstance(low.b, Span)
         bound = {"p": z, "q": dy, "d": self.flat.gradient(low.b)}
         grid = [-(-low.width // 64), -(-low.rank // 16)]
-        tape.run("low_grad", grid, bound, (low.rank, low.columns, low.width, low.width, 0, *shape))
-        plain = (NEVER, NEVER, 0, rows)
+        params = {
+            "rank": low.rank,
+            "p_stride": low.columns,
+            "n": low.width,
+            "q_stride": low.width,
+            "q_offset": 0,
+            **shape,
+        }
+        tape.run("low_grad", grid, bound, params)
         dropout = self.decoder.products.dropout
         seen = x if dropout is None else dropout.apply(tape, low, rows, x)
         bound = {"p": g, "q": seen, "d": self.flat.gradient(low.a.parts[0].codes)}
         grid = [-(-columns // 64), -(-low.columns // 16)]
-        tape.run("low_grad", grid, bound, (low.columns, low.columns, columns, columns, 0, *plain))
+        params = {"rank": low.columns, "p_stride": low.columns, "n": columns, "q_stride": columns, "q_offset": 0}
+        params |= {"edge1": NEVER, "edge2": NEVER, "interleaved": False, "rows": rows}
+        tape.run("low_grad", grid, bound, params)
         if dropout is None:
             transposed(tape, low.a, rows, g, low.columns, 0, dx, add=True)
         else:
@@ -138,14 +150,14 @@ class Backward:
         self._linear(p, layer, "down", (layer.ffn.down,), kept["act"], dy, rooms["d act"])
         mode = {"GEGLU": True} if len(layer.ffn.gate_up) == 1 else {"APART": True}
         bindings: dict[str, Binding] = {"x": kept["wide"], "dy": rooms["d act"], "dx": rooms["d wide"]}
-        p.tape.run("activate_back", [-(-width // 256), p.rows], bindings, (width, 0, 0), mode)
+        p.tape.run("activate_back", [-(-width // 256), p.rows], bindings, {"n": width}, mode)
         self._linear(p, layer, "gate_up", layer.ffn.gate_up, x, rooms["d wide"], dx)
 
     def _through_gate(self, p: Pass, index: int) -> None:
         kept, rooms, width = self.decoder.rooms, self.rooms, self.config.ple_dim
         bindings: dict[str, Binding] = {"x": kept["gate"], "dy": rooms["d gated"], "dx": rooms["d gate"]}
         bindings["side"] = kept["ple"]
-        params = (width, width * len(self.weights.layers), width * index)
+        params = {"n": width, "side_stride": width * len(self.weights.layers), "side_offset": width * index}
         p.tape.run("activate_back", [-(-width // 256), p.rows], bindings, params, {"SIDE": True})
 
     # -- attention
@@ -161,25 +173,27 @@ class Backward:
         bound = {**told, "q_raw": kept["qkv"], "norm": attention.q_norm, "out": kept["attended"]}
         bound |= {"d_out": rooms["d attended"], "lse": kept["partial"], "q": rooms["q"]}
         grid = [config.heads, p.rows]
-        p.tape.run("attention_prepare", grid, bound, (config.heads, attention.width, eps), head)
+        params = {"heads": config.heads, "stride": attention.width, "eps": eps}
+        p.tape.run("attention_prepare", grid, bound, params, head)
         pairs = {"HEAD": config.head_dim, "THREADS": max(config.head_dim // 2, 128)}
         common: dict[str, Binding] = {"rows": p.row_buffer, "q": rooms["q"], "d_out": rooms["d attended"]}
         common |= {"keys": segment.keys, "values": segment.values}
-        shape = (config.heads, config.kv_heads, config.window or 0, p.rows)
+        shape = {"heads": config.heads, "kv_heads": config.kv_heads, "window": config.window or 0, "rows": p.rows}
         fours = -(-p.rows // 4)
         p.tape.run("attention_back", [config.heads, fours], {**common, "dq": rooms["dq"]}, shape, pairs)
         bound = {**told, "k_raw": kept["qkv"], "norm": attention.q_norm, "dk": rooms["dq"], "d_qkv": rooms["d qkv"]}
-        params = (config.heads, attention.width, 0, 0, eps)
+        params = {"kv_heads": config.heads, "stride": attention.width, "k_offset": 0, "eps": eps}
         p.tape.run("kv_back", [config.heads, p.rows], bound, params, {**head, "QUERIES": True})
         dk, dv = self._owed.get(owner, self._own)
         add = owner in self._owed and config.index != self._first_to_owe(owner)
         bound = {**common, "dk": dk, "dv": dv}
-        p.tape.run("attention_back_kv", [config.kv_heads, fours], bound, (*shape, int(add)), pairs)
+        p.tape.run("attention_back_kv", [config.kv_heads, fours], bound, {**shape, "add": add}, pairs)
         if config.donor is None:
             assert attention.k_norm is not None
             bound = {**told, "k_raw": kept["qkv"], "v_raw": kept["qkv"], "norm": attention.k_norm}
             bound |= {"dk": dk, "dv": dv, "d_qkv": rooms["d qkv"]}
-            params = (config.kv_heads, attention.width, attention.k_offset, attention.v_offset, eps)
+            params = {"kv_heads": config.kv_heads, "stride": attention.width, "eps": eps}
+            params |= {"k_offset": attention.k_offset, "v_offset": attention.v_offset}
             p.tape.run("kv_back", [config.kv_heads, p.rows], bound, params, {**head, "OWN_V": config.has_v})
 
     def _first_to_owe(self, owner: int) -> int:
@@ -191,11 +205,11 @@ class Backward:
     def _experts(self, p: Pass, layer: Layer, experts: Experts) -> None:
         """From `do` to the gradient of the residual stream, through the dense block, the experts and the router."""
         kept, rooms, config = self.decoder.rooms, self.rooms, self.config
-        blocks, slots, eps = config.width // 32, config.experts_used, config.eps
+        params = {"blocks": config.width // 32, "slots": config.experts_used, "eps": config.eps}
         threads = {"THREADS": THREADS}
         bound: dict[str, Binding] = {"dense": kept["dense"], "routed": kept["routed"], "norms": experts.join}
         bound |= {"dy": rooms["do"], "d_dense": rooms["d dense"], "d_sum": rooms["d sum"]}
-        p.tape.run("experts_join_back", [p.rows], bound, (blocks, slots, eps), threads)
+        p.tape.run("experts_join_back", [p.rows], bound, params, threads)
         section = 4 * (p.rows + p.rows % 2) * config.width
         self._feed_forward(p, layer, Span(kept["ffn x"], 0, section), rooms["d dense"], rooms["dx"])
         self._ask_experts(p, experts)
@@ -203,7 +217,7 @@ class Backward:
         transposed(*router, add=False)
         bound = {"v": kept["h1"], "norms": experts.norms, "d_dense": rooms["dx"], "d_experts": rooms["d inner"]}
         bound |= {"d_router": rooms["d router"], "dv": rooms["dv"]}
-        p.tape.run("experts_norm_back", [p.rows], bound, (blocks, slots, eps), threads)
+        p.tape.run("experts_norm_back", [p.rows], bound, params, threads)
 
     def _ask_experts(self, p: Pass, experts: Experts) -> None:
         """From `d sum` to the gradients of the experts' input, one for each slot, and of the router's scores."""
@@ -212,20 +226,21 @@ class Backward:
         self._transposed_experts(p, experts.down, rooms["d sum"], act)
         bound: dict[str, Binding] = {"scores": kept["scores"], "expert_scale": experts.scale, "chosen": kept["chosen"]}
         bound |= {"act": kept["expert_act"], "d_act": act, "dscores": rooms["d scores"]}
-        params = (config.expert_count, slots, width)
+        params = {"experts": config.expert_count, "used": slots, "width": width}
         p.tape.run("route_back", [p.rows], bound, params, {"THREADS": THREADS})
         wide, d_wide, grid = kept["expert_wide"], rooms["d expert wide"], [-(-width // 256), p.rows * slots]
         if len(experts.gate_up) == 1:
             bound = {"x": wide, "dy": act, "dx": d_wide}
-            p.tape.run("activate_back", grid, bound, (width, 0, 0), {"GEGLU": True})
+            p.tape.run("activate_back", grid, bound, {"n": width}, {"GEGLU": True})
             self._transposed_experts(p, experts.gate_up[0], d_wide, rooms["d inner"], per_slot=True)
             return
         half = -(-4 * p.rows * slots * width // 256) * 256  # two types: gate, and up behind it
         (gate, up), (d_gate, d_up) = ([Span(room, i * half, half) for i in (0, 1)] for room in (wide, d_wide))
         bound = {"x": gate, "dy": act, "dx": d_gate, "side": up}
-        p.tape.run("activate_back", grid, bound, (width, width, 0), {"SIDE": True})
+        params = {"n": width, "side_stride": width, "side_offset": 0}
+        p.tape.run("activate_back", grid, bound, params, {"SIDE": True})
         bound = {"x": gate, "side": act, "y": d_up}  # up's gradient is gelu(gate) times that of their product
-        p.tape.run("activate", grid, bound, (width, width, 0), {"SIDE": True})
+        p.tape.run("activate", grid, bound, params, {"SIDE": True})
         for matrix, dy in zip(experts.gate_up, (d_gate, d_up), strict=True):
             self._transposed_experts(p, matrix, dy, rooms["d inner"], per_slot=True, add=dy is d_up)
 
@@ -237,10 +252,10 @@ class Backward:
         chosen = self.decoder.rooms["chosen"]
         for part in matrix.parts:
             bound: dict[str, Binding] = {**part.bindings(), "dy": dy, "chosen": chosen, "dx": dx}
-            where = (part.first // per_expert, part.rows // per_expert, int(add))
+            params = {"blocks": matrix.blocks, "n": per_expert, "slots": slots, "add": add, **part.experts(per_expert)}
             constants = {"TYPE": matrix.planes.reader, "PER_SLOT": per_slot}
             grid = [-(-matrix.blocks // 8), p.rows, slots]
-            p.tape.run("experts_back", grid, bound, (matrix.blocks, per_expert, slots, *where), constants)
+            p.tape.run("experts_back", grid, bound, params, constants)
 
 
 def _pair(ledger: Ledger, size: int) -> tuple[Buffer, Buffer]:
@@ -253,7 +268,8 @@ def transposed(
     """dx[r, k] = Σ_n dy[r, offset + n] · W[n, k], or added to what is there."""
     for part in matrix.parts:
         bindings: dict[str, Binding] = {**part.bindings(), "dy": dy, "dx": dx}
-        params = (matrix.blocks, part.rows, rows, stride, offset + part.first, int(add or part.first > 0))
+        params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+        params |= {"stride": stride, "offset": offset + part.first, "add": add or part.first > 0}
         constants: dict[str, Any] = {"TYPE": matrix.planes.reader}
         if tape.device.compact:
             grid = [-(-matrix.columns // 512), -(-rows // 4)]

@@ -25,9 +25,10 @@ class Dropout:
 
     def apply(self, tape: Tape, low: Low, rows: int, x: Binding, y: Buffer | None = None) -> Buffer:
         """What is left of x, in the room; or added to y."""
-        goal, add = (self.room, 0) if y is None else (y, 1)
+        goal = self.room if y is None else y
         bindings: dict[str, Binding] = {"x": x, "y": goal, "seed": self.seed}
-        params = (low.a.columns, self.share, self._salts[id(low)], self.larger, add)
+        params = {"count": low.a.columns, "threshold": self.share, "scale": self.larger}
+        params |= {"salt": self._salts[id(low)], "add": y is not None}
         tape.run("dropout", [-(-low.a.columns // 256), rows], bindings, params)
         return goal
 

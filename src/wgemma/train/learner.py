@@ -231,15 +231,26 @@ class Learner:
         if not math.isfinite(norm):
             self.forget()
             return norm
-        beta1, beta2 = settings.betas
-        corrections = (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1))
+        beta1, beta2 = map(float, settings.betas)
+        params = {
+            "rate": float(rate),
+            "beta1": beta1,
+            "beta2": beta2,
+            "eps": float(settings.eps),
+            "decay": float(settings.weight_decay),
+            "correction1": 1 - beta1 ** (step + 1),
+            "correction2": 1 - beta2 ** (step + 1),
+            "clip": float(settings.clip),
+            "rest1": 1 - beta1,
+            "rest2": 1 - beta2,
+            "share": factor,
+        }
         tape = Tape(self.device, "update")
         for page, size in enumerate(self.flat.sizes):
             kinds = ("values", "gradients", "first", "second")
             bindings: dict[str, Binding] = {kind: self.flat.buffers[kind][page] for kind in kinds}
             bindings["norm"] = self.norm
-            shape = (rate, beta1, beta2, settings.eps, settings.weight_decay, *corrections, float(settings.clip))
-            tape.run("adamw", [GROUPS], bindings, (size // 4, *shape, 1 - beta1, 1 - beta2, factor))
+            tape.run("adamw", [GROUPS], bindings, {"count": size // 4, **params})
         tape.program().replay()
         tape.free()
         return norm
@@ -248,9 +259,10 @@ class Learner:
         tape = Tape(self.device, "norm")
         for i, (gradients, size) in enumerate(zip(self.flat.buffers["gradients"], self.flat.sizes, strict=True)):
             bound: dict[str, Binding] = {"gradients": gradients, "shares": self.shares}
-            tape.run("sum_squares", [GROUPS], bound, (size // 4, 0), {"THREADS": THREADS})
+            tape.run("sum_squares", [GROUPS], bound, {"count": size // 4}, {"THREADS": THREADS})
             bound = {"shares": self.shares, "norm": self.norm}
-            tape.run("sum_squares", [1], bound, (GROUPS, int(i == 0)), {"THREADS": THREADS, "JOIN": True})
+            params = {"count": GROUPS, "fresh": i == 0}
+            tape.run("sum_squares", [1], bound, params, {"THREADS": THREADS, "JOIN": True})
         tape.program().replay()
         (total,) = struct.unpack("<f", await self.device.read(self.norm))
         tape.free()

@@ -43,7 +43,7 @@ class Losses:
             self._step(tape, tile, rows, "SCAN", fresh=i == 0)
         bindings: dict[str, Binding] = {"state": self.state, "targets": self.targets}
         bindings |= {"nll": self.nll, "total": self.total}
-        tape.run("nll", [1], bindings, (rows,), {"THREADS": THREADS})
+        tape.run("nll", [1], bindings, {"rows": rows}, {"THREADS": THREADS})
 
     def backward(self, tape: Tape, matmuls: Matmuls, rows: int, x: Buffer) -> None:
         """The gradient of the sum of the losses with respect to x."""
@@ -59,7 +59,7 @@ class Losses:
 
     def _step(self, tape: Tape, tile: Matrix, rows: int, mode: str, *, fresh: bool) -> None:
         bindings: dict[str, Binding] = {"logits": self.logits, "targets": self.targets, "state": self.state}
-        params = (tile.rows, tile.parts[0].first, int(fresh), self.cap)
+        params = {"width": tile.rows, "first": tile.parts[0].first, "fresh": fresh, "cap": self.cap}
         tape.run("loss", [rows], bindings, params, {"THREADS": THREADS, mode: True})
 
 

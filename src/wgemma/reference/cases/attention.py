@@ -96,7 +96,8 @@ def _kv(
     got, wanted, first = [], [], 0
     for count in segments:
         caches = [lab.out(count * width // (2 if f16 else 1)) for _ in range(2)]
-        params = (kv_heads, stride, offset, offset + (width if own_v else 0), ring, first, count, EPS)
+        params = {"kv_heads": kv_heads, "stride": stride, "eps": EPS, "ring": ring, "first": first, "count": count}
+        params |= {"k_offset": offset, "v_offset": offset + (width if own_v else 0)}
         lab.run("kv", [kv_heads, len(rows)], {**bindings, "keys": caches[0], "values": caches[1]}, params, constants)
         got += [lab.read(cache, "<f2" if f16 else "<f4") for cache in caches]
         wanted += [framed(half[first : first + count]) for half in expected]
@@ -192,12 +193,13 @@ def _attention(
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
-        place = (window, ring, first, count)
-        params = (heads, kv_heads, stride, *place, splits, int(i > 0), int(i == len(segments) - 1), EPS)
+        params = {"heads": heads, "kv_heads": kv_heads, "stride": stride, "window": window, "eps": EPS}
+        params |= {"ring": ring, "first": first, "count": count, "splits": splits}
+        params |= {"resumes": i > 0, "final_segment": i == len(segments) - 1}
         lab.run(kernel, grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
-        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, (splits,), {"HEAD": head})
+        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, {"splits": splits}, {"HEAD": head})
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
     carried = lab.read(states)
@@ -225,5 +227,5 @@ def _attention_join(lab: Lab, rows: int, heads: int, head: int, splits: int, ext
     outs[empty], states[empty] = 0, (EMPTY, 0)
     out = lab.out(rows * heads * head)
     bindings = {"partial": lab.put(np.concatenate([outs.ravel(), states.ravel()])), "out": out}
-    lab.run("attention_join", [heads, rows, slices(head)], bindings, (splits,), {"HEAD": head})
+    lab.run("attention_join", [heads, rows, slices(head)], bindings, {"splits": splits}, {"HEAD": head})
     return Outcome((lab.read(out),), (framed(twins.attention_join(outs, states)),), F32)

@@ -43,7 +43,7 @@ def _queries(lab: Lab, head: int, heads: int, positions: Sequence[int], pairs: i
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
     bindings |= {"turns": lab.put(table), "q": q}
     constants = {"HEAD": head, "PAIRS": pairs, "THREADS": 64}
-    lab.run("queries", [heads, len(rows)], bindings, (stride, EPS), constants)
+    lab.run("queries", [heads, len(rows)], bindings, {"stride": stride, "eps": EPS}, constants)
     angles = twins.angles(positions, BASE, head, pairs)
     expected = twins.paired(twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS))
     return Outcome((lab.read(q),), (framed(expected),), F32)
@@ -123,12 +123,13 @@ def _attention_tile(
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
         split = split_of(window or max(min(count, depth - first), KEYS), splits)
-        place = (window, ring, first, count)
-        params = (heads, kv_heads, len(rows), *place, splits, split, int(i > 0), int(i == len(segments) - 1))
+        params = {"heads": heads, "kv_heads": kv_heads, "rows": len(rows), "window": window}
+        params |= {"ring": ring, "first": first, "count": count, "splits": splits, "split": split}
+        params |= {"resumes": i > 0, "final_segment": i == len(segments) - 1}
         lab.run("attention_tile", grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
-        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, (splits,), {"HEAD": head})
+        lab.run("attention_join", [heads, len(rows), slices(head)], bindings, {"splits": splits}, {"HEAD": head})
     expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
     carried = lab.read(states)
     alone = splits == 1 and len(segments) == 1
@@ -156,7 +157,8 @@ def _packed(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[in
     q = 0.3 * lab.normal(len(rows), heads, head)
     out, lse = lab.held(twins.paired(q)), lab.out(len(rows) * heads)
     bindings = {"rows": lab.put_rows(rows), "q": out, "partial": lse, **_halves(lab, cache)}
-    params = (heads, kv_heads, len(rows), window, 1 << 31, 0, len(rows), 1, len(rows), 0, 1)
+    params = {"heads": heads, "kv_heads": kv_heads, "rows": len(rows), "window": window, "ring": 1 << 31, "first": 0}
+    params |= {"count": len(rows), "splits": 1, "split": len(rows), "resumes": False, "final_segment": True}
     constants = tile_shape(head, f16=False, each=1, across=32) | {"PACKED": True}
     lab.run("attention_tile", [-(-len(rows) * (heads // kv_heads) // QUERIES), kv_heads], bindings, params, constants)
     expected = back.packed_attention(q, cache[0], cache[1], rows, window)

@@ -48,7 +48,18 @@ def _resample(lab: Lab, rate: int, channels: int, first: int, frames: int = 300)
     start, count = first * step - begin * parts, min(70, frames * parts // step)
     x, y = lab.normal(frames, channels), lab.out(count)
     bindings: dict[str, Binding] = {"x": lab.put(x), "table": lab.put(np.frombuffer(sinc_table(), "<f4")), "y": y}
-    params = (count, frames, channels, start, step, parts, reach, ZEROS, FINENESS, ratio)
+    params = {
+        "count": count,
+        "frames": frames,
+        "channels": channels,
+        "start": start,
+        "step": step,
+        "parts": parts,
+        "reach": reach,
+        "zeros": ZEROS,
+        "fineness": FINENESS,
+        "ratio": ratio,
+    }
     lab.run("resample", [-(-count // 64)], bindings, params)
     expected = audio.interpolated(wide(x).mean(axis=1), start + np.arange(count) * step, parts, ratio)
     return Outcome((lab.read(y),), (framed(expected),), F32)
@@ -58,14 +69,15 @@ def _frames(lab: Lab, samples: int, size: int, hop: int, pad: int) -> Outcome:
     """One frame more than the sound fills."""
     count = (samples + pad) // hop + 1
     wave, y = lab.normal(samples), lab.out(count * size)
-    lab.run("frames", [-(-size // 64), count], {"wave": lab.put(wave), "y": y}, (samples, size, hop, pad))
+    params = {"samples": samples, "size": size, "hop": hop, "pad": pad}
+    lab.run("frames", [-(-size // 64), count], {"wave": lab.put(wave), "y": y}, params)
     return Outcome((lab.read(y),), (framed(audio.frames(wide(wave), count, size, hop, pad)),), F32)
 
 
 def _mel(lab: Lab, frames: int, extreme: str = "") -> Outcome:
     spectrum, y = lab.activations(frames, BINS, 2, extreme=extreme), lab.out(frames * BANDS)
     bindings: dict[str, Binding] = {"spectrum": lab.put(spectrum), "edges": lab.put(np.array(edges())), "y": y}
-    lab.run("mel", [frames], bindings, (BINS, BANDS, FLOOR))
+    lab.run("mel", [frames], bindings, {"bins": BINS, "bands": BANDS, "floor": FLOOR})
     return Outcome((lab.read(y),), (framed(audio.bands(spectrum)),), F32)
 
 
@@ -90,7 +102,14 @@ def _subsample(lab: Lab, rows: int, columns: int, channels: int, out: int, extre
     norm, y = lab.norms(out), lab.out(halved(rows) * halved(columns) * out)
     turned = w.transpose(2, 3, 1, 0)
     bindings: dict[str, Binding] = {"x": lab.put(x), "w": lab.put(turned), "norm": lab.put(norm), "y": y}
-    params = (rows, columns, channels, halved(columns), out, EPS)
+    params = {
+        "rows": rows,
+        "columns": columns,
+        "channels": channels,
+        "out_columns": halved(columns),
+        "out_channels": out,
+        "eps": EPS,
+    }
     together = places(out)
     lab.run("subsample", [-(-halved(columns) // together), halved(rows)], bindings, params, {"PLACES": together})
     return Outcome((lab.read(y),), (framed(audio.subsample(wide(x), wide(w), wide(norm))),), F32)
@@ -118,7 +137,7 @@ def _rms(lab: Lab, rows: int, columns: int, add: bool, extreme: str = "") -> Out
     h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
     norm, h_out, x = lab.norms(columns), lab.out(rows * columns), lab.out(rows * columns)
     bindings = {"h": lab.put(h), "o": lab.put(o), "norm": lab.put(norm), "h_out": h_out, "x": x}
-    lab.run("rms", [rows], bindings, (columns // 4, EPS), {"THREADS": THREADS, "ADD": add})
+    lab.run("rms", [rows], bindings, {"quads": columns // 4, "eps": EPS}, {"THREADS": THREADS, "ADD": add})
     v = wide(h) + wide(o) if add else wide(h)
     expected = framed(wide(norm) * rms(v, EPS))
     return (
@@ -132,7 +151,7 @@ def _silu(lab: Lab, count: int, extreme: str = "") -> Outcome:
     x = lab.activations(1, count, extreme=extreme)
     y = lab.out(count)
     lab.device.write(y, 0, x.tobytes())
-    lab.run("silu", [-(-count // 256)], {"x": y}, (count,))
+    lab.run("silu", [-(-count // 256)], {"x": y}, {"count": count})
     return Outcome((lab.read(y),), (framed(audio.silu(wide(x))),), F32)
 
 
@@ -140,7 +159,7 @@ def _light_conv(lab: Lab, rows: int, columns: int, taps: int, extreme: str = "")
     u, w, norm = lab.activations(rows, 2 * columns, extreme=extreme), lab.normal(columns, taps), lab.norms(columns)
     y = lab.out(rows * columns)
     bindings: dict[str, Binding] = {"u": lab.put(u), "w": lab.put(w), "norm": lab.put(norm), "y": y}
-    lab.run("light_conv", [rows], bindings, (columns, taps, EPS), {"THREADS": THREADS})
+    lab.run("light_conv", [rows], bindings, {"n": columns, "taps": taps, "eps": EPS}, {"THREADS": THREADS})
     return Outcome((lab.read(y),), (framed(audio.light_conv(wide(u), wide(w), wide(norm))),), F32)
 
 
@@ -160,6 +179,7 @@ def _local_attention(lab: Lab, rows: int, heads: int, head: int, extreme: str = 
     scales, relative = 0.5 * lab.norms(2, head), lab.normal(KEYS, heads, head)
     out = lab.out(rows * heads * head)
     bindings = {"qkv": lab.put(qkv), "scales": lab.put(scales), "relative": lab.put(relative), "out": out}
-    lab.run("local_attention", [heads, rows], bindings, (head, heads * head, CAP), {"KEYS": KEYS})
+    params = {"head": head, "width": heads * head, "cap": CAP}
+    lab.run("local_attention", [heads, rows], bindings, params, {"KEYS": KEYS})
     expected = audio.local_attention(wide(qkv), wide(scales), wide(relative))
     return Outcome((lab.read(out),), (framed(expected),), F32)

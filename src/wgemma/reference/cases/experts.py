@@ -36,7 +36,7 @@ def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) 
     behind = np.zeros(8)  # which are no pairs of the first expert
     given = lab.put(np.concatenate([chosen.ravel(), behind]), "<u4")
     bindings: dict[str, Binding] = {"chosen": given, "order": order, "tiles": tiles}
-    lab.run("group", [experts], bindings, (chosen.size, tall), {"THREADS": THREADS})
+    lab.run("group", [experts], bindings, {"pairs": chosen.size, "tall": tall}, {"THREADS": THREADS})
     expected = twins.group(chosen, experts, tall)
     assert len(expected[1]) == count
     return Outcome((lab.read(order, "<u4"), lab.read(tiles, "<u4")), (framed(expected[0]), framed(expected[1])), 0.0)
@@ -107,11 +107,11 @@ def _experts(
     if in_bytes:
         kernel, constants["QUICK"] = "tile_bytes", True
         bindings["bytes"], blocks = lab.out(12 * x.size // 32), x.size // 32
-        lab.run("to_bytes", [-(-blocks // 64)], {"x": bindings["x"], "bytes": bindings["bytes"]}, (blocks,))
+        lab.run("to_bytes", [-(-blocks // 64)], {"x": bindings["x"], "bytes": bindings["bytes"]}, {"blocks": blocks})
         x = twins.rounded(x)
     for part in matrix.parts:
-        where = (1 if weighted else slots, part.first // n, part.rows // n)
-        params: tuple[float, ...] = (matrix.blocks, n, chosen.size, n, 0, *(() if in_bytes else (0.0,)), *where)
+        params = {"blocks": matrix.blocks, "n": n, "rows": chosen.size, "y_stride": n, "y_offset": 0}
+        params |= {"share": 1 if weighted else slots, **part.experts(n)}
         lab.run(kernel, [-(-n // 64), len(tiles)], {**part.bindings(), **bindings}, params, constants)
     result = twins.experts(w.reshape(experts, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(result),), F32)

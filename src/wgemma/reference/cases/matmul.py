@@ -170,21 +170,11 @@ def _matvec(
     bindings |= adapter.bindings
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
-        params = (
-            matrix.blocks,
-            part.rows,
-            stride,
-            OFFSET + first,
-            scale,
-            EPS,
-            cap,
-            side_stride,
-            SIDE_OFFSET + first,
-            1,
-            0,
-            0,
-            *adapter.params(part.first),
-        )
+        params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, **adapter.params(part.first)}
+        params |= {"y_stride": stride, "y_offset": OFFSET + first}
+        params |= {"scale": scale, "eps": EPS} if source else {}
+        params |= {"cap": cap} if mode == "SOFTCAP" else {}
+        params |= {"side_stride": side_stride, "side_offset": SIDE_OFFSET + first} if mode == "PLE" else {}
         makers = 0 if part.first else adapter.makers
         grid = [makers + _fewer(part.rows * lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
@@ -212,7 +202,8 @@ def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, split
     bindings: dict[str, Binding] = {**part.bindings(), **joined.bindings(), "y": y}
     adapter = _Adapter(lab, rows, n, low, 1, x if low else None, made=True)
     constants |= {"LOW": bool(low), "SHARES": 1, "MEETS": adapter.makers > 0}
-    params = (matrix.blocks, n, n, 0, 1.0, EPS, 0.0, 0, 0, 1, 0, 0, *joined.params(rows), *adapter.params())
+    params = {"blocks": matrix.blocks, "n": n, "y_stride": n, "y_offset": 0, **joined.params(rows, EPS)}
+    params |= adapter.params()
     grid = [adapter.makers + _fewer(n * 8), rows]
     lab.run("matvec", grid, {**bindings, **adapter.bindings}, params, constants)
     made, wanted = adapter.made()
@@ -253,18 +244,19 @@ class _Adapter:
                 self.makers = columns * (1 if made else shares)
                 self.room = lab.held(np.zeros(z.shape))
                 self.bindings |= {"z": self.room, "a": lab.put(a), "low_scales": lab.put(scales)}
-        self.shape = (self.RANK * shares, count * self.RANK * shares, width)
+        self.shape = {"rank": self.RANK * shares, "z_stride": count * self.RANK * shares, "b_stride": width}
         at = self.FIRST + np.arange(n)
         apart = (at >= self.edges[0]).astype(np.int64) + (at >= self.edges[1])
         self.adds: Array = np.zeros((rows, n))
         if how:
             self.adds = twins.low(twins.wide(z).sum(-1), b[:, at], at % 2 if how == "alternate" else apart)
 
-    def params(self, first: int = 0) -> tuple[int, ...]:
+    def params(self, first: int = 0) -> dict[str, int]:
         if not self.how:
-            return ()
-        place = (*self.shape, self.FIRST + first, *self.edges, int(self.how == "alternate"))
-        return (*place, 0 if first else self.makers) if self.makers else place
+            return {}
+        edge1, edge2 = self.edges
+        place = {"low_first": self.FIRST + first, "edge1": edge1, "edge2": edge2, "alternate": self.how == "alternate"}
+        return {**self.shape, **place, **({"makers": 0 if first else self.makers} if self.makers else {})}
 
     def made(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """The z that was made, if any, and as it should be."""
@@ -317,11 +309,9 @@ def _experts(
     constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": True}
     constants |= {"GEGLU": geglu, "WEIGHTED": weighted}
     for part in matrix.parts:
-        where = (slots, part.first // n, part.rows // n)
-        direct = by == "direct"
-        before = (matrix.blocks, n, rows, 0, 0) if direct else (matrix.blocks, n, 0, 0, 1.0, EPS, 0.0, 0, 0)
-        grid = [-(-width // 64) if direct else _fewer(n * lanes), rows, slots]
-        lab.run(by, grid, {**part.bindings(), **bindings, "y": y}, (*before, *where), constants)
+        params = {"blocks": matrix.blocks, "n": n, "slots": slots, **part.experts(n)}
+        grid = [-(-width // 64) if by == "direct" else _fewer(n * lanes), rows, slots]
+        lab.run(by, grid, {**part.bindings(), **bindings, "y": y}, params, constants)
     result = twins.experts(w.reshape(count, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(twins.geglu(result) if geglu else result),), F32)
 
@@ -353,7 +343,8 @@ def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, ex
     y[:, OFFSET : OFFSET + n] = before
     room = lab.out(rows * stride)
     lab.device.write(room, 0, y.astype("<f4").tobytes())
-    params = (n, rows, stride, OFFSET, cap or 0.0, *adapter.params())
+    params: dict[str, float] = {"n": n, "rows": rows, "y_stride": stride, "y_offset": OFFSET, **adapter.params()}
+    params |= {} if cap is None else {"cap": cap}
     grid = [-(-n // 64), -(-rows // 4)]
     lab.run("low_add", grid, {**adapter.bindings, "y": room}, params, {"SOFTCAP": cap is not None})
     expected[:, OFFSET : OFFSET + n] = twins.capped(twins.wide(before) + adapter.adds, cap or 0.0)
@@ -379,7 +370,9 @@ def _low_project(
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
     constants |= {"PAIRS": pairs(columns), "AHEAD": 2, "BARE": bare}
     grid = [n, rows] if source else [n, rows, shares]
-    lab.run("low_project", grid, bindings, (columns // 32, shares, scale, EPS), constants)
+    params: dict[str, float] = {"blocks": columns // 32, "shares": shares}
+    params |= {"scale": scale, "eps": EPS} if source else {}
+    lab.run("low_project", grid, bindings, params, constants)
     expected = twins.low_project(a, x, scales, shares, made=bool(source))
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))
     return Outcome(written, (framed(expected), framed(v), framed(kept)), F32)
@@ -390,7 +383,7 @@ def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int)
     a, scales, z = lab.normal(n, columns), lab.normal(n), lab.out(rows * n)
     joined, x = _pieces(lab, rows, heads, head, splits)
     bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "x_out": joined.x}
-    params = (columns // 32, 1, 1.0, EPS, *joined.params(rows))
+    params = {"blocks": columns // 32, "shares": 1, **joined.params(rows, EPS)}
     constants = {"THREADS": THREADS, **joined.constants(columns)}
     lab.run("low_project", [n, rows], {**bindings, **joined.bindings()}, params, constants)
     expected = twins.linear(a, x) * twins.wide(scales)
@@ -406,7 +399,7 @@ def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:
     lab.device.write(room, 0, before.astype("<f4").tobytes())
     bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b), "scales": lab.put(scales), "y": room}
     bindings["chosen"] = lab.put(chosen, "<u4")
-    params = (n, slots, rank, count * rank, int(count > 1))
+    params = {"n": n, "slots": slots, "rank": rank, "z_stride": count * rank, "alternate": count > 1}
     lab.run("low_experts", [-(-n // 64), rows, slots], bindings, params)
     expected = before + twins.low_experts(z, b, scales, chosen, np.arange(n) % count)
     return Outcome((lab.read(room),), (framed(expected),), F32)
@@ -421,7 +414,7 @@ def _low_embed(lab: Lab, columns: int) -> Outcome:
     rows = lab.put_rows([Row(1, 0, token) for token in (*tokens, soft)])
     bindings: dict[str, Binding] = {"table": lab.put(table), "b": lab.put(b), "scales": lab.put(scales)}
     grid = [-(-columns // 64), len(tokens) + 1]
-    lab.run("low_embed", grid, {**bindings, "rows": rows, "y": room}, (columns, rank, 3.0))
+    lab.run("low_embed", grid, {**bindings, "rows": rows, "y": room}, {"columns": columns, "rank": rank, "scale": 3.0})
     expected = twins.wide(before)
     expected[: len(tokens)] += twins.low_embed(table, b, scales, tokens, 3.0)
     return Outcome((lab.read(room),), (framed(expected),), F32)

@@ -39,7 +39,7 @@ def _peaks(lab: Lab, vocab: int, sums: bool, extreme: str = "") -> Outcome:
     blocks = -(-vocab // 64)
     found, added = lab.out(blocks), lab.out(blocks)
     bindings: dict[str, Binding] = {"logits": lab.put(logits), "peaks": found, "sums": added}
-    lab.run("peaks", [-(-blocks // 32)], bindings, (vocab,), {"SUMS": sums})
+    lab.run("peaks", [-(-blocks // 32)], bindings, {"vocab": vocab}, {"SUMS": sums})
     order, shares = peaks(logits)
     wanted = framed(shares) if sums else framed(untouched(blocks))
     return Outcome((_off(lab.read(found, "<u4"), framed(order)), lab.read(added)), (_right(framed(order)), wanted), F32)
@@ -115,7 +115,7 @@ def _sample(
         "results": results,
     }
     constants = {"THREADS": min(threads, lab.device.limits.invocations)}
-    lab.run("sample", [1], bindings, (vocab,), constants)
+    lab.run("sample", [1], bindings, {"vocab": vocab}, constants)
 
     # Equal logits stay together, so there may be more than top_k.
     least = np.sort(logits)[-top_k] if 0 < top_k < vocab else -np.inf
@@ -152,7 +152,7 @@ def _sample(
 def _with_peaks(lab: Lab, logits: Array, sums: bool) -> dict[str, Binding]:
     blocks = -(-logits.size // 64)
     bindings: dict[str, Binding] = {"logits": lab.put(logits), "peaks": lab.out(blocks), "sums": lab.out(blocks)}
-    lab.run("peaks", [-(-blocks // 32)], bindings, (logits.size,), {"SUMS": sums})
+    lab.run("peaks", [-(-blocks // 32)], bindings, {"vocab": logits.size}, {"SUMS": sums})
     return bindings
 
 
@@ -177,7 +177,7 @@ def _logprobs(lab: Lab, threads: int, vocab: int, count: int, extreme: str = "")
         "report": report,
     }
     constants = {"THREADS": min(threads, lab.device.limits.invocations)}
-    lab.run("logprobs", [1], bindings, (vocab,), constants)
+    lab.run("logprobs", [1], bindings, {"vocab": vocab}, constants)
 
     wide = logits.astype(np.float64)
     exact = wide - (wide.max() + np.log(np.exp(wide - wide.max()).sum()))

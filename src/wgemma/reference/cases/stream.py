@@ -35,7 +35,7 @@ def _norm(lab: Lab, rows: int, columns: int, norm: bool, extreme: str = "", pick
     bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
     bindings["picked"] = lab.put(np.array(made), "<u4")
     constants = {"THREADS": THREADS, "NORM": norm, "PAIRS": pairs(columns), "SELECT": bool(picked)}
-    lab.run("norm", [len(made)], bindings, (columns // 32, scale, EPS), constants)
+    lab.run("norm", [len(made)], bindings, {"blocks": columns // 32, "scale": scale, "eps": EPS}, constants)
     v, expected = twins.residual(h, o, norms, scale, EPS, norm=norm)
     stream = untouched(rows, columns)
     stream[made] = v[made]
@@ -55,7 +55,7 @@ def _ple(lab: Lab, rows: int, layers: int, p: int, extreme: str = "") -> Outcome
     table, norm = lab.normal(rows, layers, p), lab.norms(p)
     y = lab.out(c.size)
     bindings = {"c": lab.put(c), "table": lab.put(table), "norm": lab.put(norm), "ple": y}
-    lab.run("ple", [layers, rows], bindings, (p, EPS, scale), {"THREADS": 64})
+    lab.run("ple", [layers, rows], bindings, {"p": p, "eps": EPS, "scale": scale}, {"THREADS": 64})
     return Outcome((lab.read(y),), (framed(twins.ple(c, table, norm, scale, EPS)),), F32)
 
 
@@ -76,7 +76,8 @@ def _experts_norm(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outco
     norms = lab.norms(4, columns)
     h_out, x = lab.out(rows * columns), lab.out(3 * padded * columns)
     bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
-    lab.run("experts_norm", [rows], bindings, (columns // 32, padded, EPS), norm_constants(columns))
+    params = {"blocks": columns // 32, "rows": padded, "eps": EPS}
+    lab.run("experts_norm", [rows], bindings, params, norm_constants(columns))
     v, inputs = twins.experts_norm(h, o, norms, EPS)
     expected = untouched(3, padded, columns)
     expected[:, :rows] = inputs
@@ -88,7 +89,8 @@ def _experts_join(lab: Lab, rows: int, columns: int, slots: int, extreme: str = 
     routed = lab.activations(rows, slots, columns, extreme=extreme)
     norms, y = lab.norms(2, columns), lab.out(rows * columns)
     bindings = {"dense": lab.put(dense), "routed": lab.put(routed), "norms": lab.put(norms), "y": y}
-    lab.run("experts_join", [rows], bindings, (columns // 32, slots, EPS), norm_constants(columns))
+    params = {"blocks": columns // 32, "slots": slots, "eps": EPS}
+    lab.run("experts_join", [rows], bindings, params, norm_constants(columns))
     return Outcome((lab.read(y),), (framed(twins.experts_join(dense, routed, norms, EPS)),), F32)
 
 
@@ -105,7 +107,8 @@ def _activate(lab: Lab, rows: int, n: int, mode: str, extreme: str = "") -> Outc
     x = lab.activations(rows, n if mode == "SIDE" else 2 * n, extreme=extreme)
     side, y = lab.normal(rows, n + 9), lab.out(rows * n)
     bindings = {"x": lab.put(x), "side": lab.put(side), "y": y}
-    lab.run("activate", [-(-n // 256), rows], bindings, (n, n + 9, 4), {mode: True})
+    params = {"n": n, **({"side_stride": n + 9, "side_offset": 4} if mode == "SIDE" else {})}
+    lab.run("activate", [-(-n // 256), rows], bindings, params, {mode: True})
     if mode == "SIDE":
         expected = twins.gated(x, side[:, 4 : 4 + n])
     else:
@@ -129,6 +132,6 @@ def _route(lab: Lab, rows: int, experts: int, used: int, extreme: str = "") -> O
     scale = lab.norms(experts)
     chosen, weights = lab.out(rows * used), lab.out(rows * used)
     bindings = {"scores": lab.put(scores), "expert_scale": lab.put(scale), "chosen": chosen, "weights": weights}
-    lab.run("route", [rows], bindings, (experts, used))
+    lab.run("route", [rows], bindings, {"experts": experts, "used": used})
     right, shares = twins.route(scores, scale, used)
     return Outcome((lab.read(chosen, "<u4"), lab.read(weights)), (framed(right), framed(shares)), F32)

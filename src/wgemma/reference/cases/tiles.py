@@ -61,7 +61,8 @@ def _tile(
     form = tile_form(rows, n, narrow=0) if by == "tile" else {"ROWS": 4}
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
     for part in matrix.parts:
-        params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first, cap or 0.0)
+        params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+        params |= {"y_stride": stride, "y_offset": OFFSET + part.first, **({} if cap is None else {"cap": cap})}
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
         lab.run(by, [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants)
     expected = untouched(shares, rows, stride)
@@ -73,7 +74,8 @@ def _tile(
 def _add_up(lab: Lab, rows: int, n: int, shares: int) -> Outcome:
     parts, stride = lab.normal(shares, rows, n), n + 5
     y = lab.out(rows * stride)
-    lab.run("add_up", [-(-n // 256), rows], {"parts": lab.put(parts), "y": y}, (n, rows, shares, stride, OFFSET))
+    params = {"n": n, "rows": rows, "shares": shares, "y_stride": stride, "y_offset": OFFSET}
+    lab.run("add_up", [-(-n // 256), rows], {"parts": lab.put(parts), "y": y}, params)
     expected = untouched(rows, stride)
     expected[:, OFFSET : OFFSET + n] = twins.wide(parts).sum(0)
     return Outcome((lab.read(y),), (framed(expected),), F32)
@@ -100,7 +102,7 @@ def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
     x, blocks = lab.activations(rows, columns, extreme=extreme), rows * columns // 32
     x = x if extreme else clear_of_ties(x)
     y = lab.out(12 * blocks)
-    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, (blocks,))
+    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, {"blocks": blocks})
     read = lab.read(y, "<u4")
     words = read[: 12 * blocks].astype("<u4").reshape(blocks, 12)
     tails = np.ascontiguousarray(words[:, 8:11]).view("<f4").astype(np.float64)
@@ -118,10 +120,11 @@ def _tile_bytes(
     stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=extreme), rows * columns // 32
     x = x if extreme else clear_of_ties(x)
     y, bytes_ = lab.out(shares * rows * stride), lab.out(12 * blocks)
-    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, (blocks,))
+    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, {"blocks": blocks})
     form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}
     for part in matrix.parts:
-        params = (matrix.blocks, part.rows, rows, stride, OFFSET + part.first)
+        params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+        params |= {"y_stride": stride, "y_offset": OFFSET + part.first}
         bindings = {**part.bindings(), "bytes": bytes_, "y": y}
         lab.run("tile_bytes", [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, form)
     expected = untouched(shares, rows, stride)

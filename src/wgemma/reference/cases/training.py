@@ -87,7 +87,8 @@ def _transposed(
     if kernel == "tile_back":
         constants |= tile_back_form(lab.device, rows)
     for part in matrix.parts:
-        params = (matrix.blocks, part.rows, rows, n + 5, OFFSET + part.first, int(add or part.first > 0))
+        params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+        params |= {"stride": n + 5, "offset": OFFSET + part.first, "add": add or part.first > 0}
         bindings = {**part.bindings(), "dy": given, "dx": dx}
         grid = [-(-columns // wide), -(-rows // constants.get("ROWS", 4))]
         lab.run(kernel, grid, bindings, params, constants)
@@ -108,7 +109,7 @@ def _norm_back(lab: Lab, rows: int, columns: int, residual: bool, extreme: str =
     scale, x, norms = np.float32(0.7), lab.activations(rows, columns, extreme=extreme), lab.norms(2, columns)
     above, before = lab.normal(rows, columns), lab.normal(rows, columns)
     back = twins.rms_back(x, norms[1], scale * wide(above), EPS)
-    params = (columns // 32, columns // 4, float(scale), EPS)
+    params = {"blocks": columns // 32, "first": columns // 4, "scale": float(scale), "eps": EPS}
     bindings = {"x": lab.put(x), "norms": lab.put(norms)}
     constants: dict[str, Any] = {"THREADS": THREADS, "RESIDUAL": residual}
     if residual:
@@ -134,7 +135,8 @@ def _activate_back(lab: Lab, rows: int, n: int, mode: str, extreme: str = "") ->
         x *= np.float32(3)
     side, dy, dx = lab.normal(rows, n + 9), lab.normal(rows, n), lab.out(x.size)
     bindings = {"x": lab.put(x), "dy": lab.put(dy), "side": lab.put(side), "dx": dx}
-    lab.run("activate_back", [-(-n // 256), rows], bindings, (n, n + 9, 4), {mode: True})
+    params = {"n": n, **({"side_stride": n + 9, "side_offset": 4} if mode == "SIDE" else {})}
+    lab.run("activate_back", [-(-n // 256), rows], bindings, params, {mode: True})
     if mode == "SIDE":
         expected, _ = twins.gated_back(x, side[:, 4 : 4 + n], dy)
     else:
@@ -161,7 +163,8 @@ def _low_back(lab: Lab, rows: int, rank: int, n: int, targets: str, extreme: str
     g = lab.out(rows * count * rank)
     bindings = {"dy": lab.put(dy), "b": lab.put(b), "scales": lab.put(scales), "g": g}
     grid = [count * -(-rank // 16), -(-rows // 4)]
-    lab.run("low_back", grid, bindings, (rank, count, n, n + 5, OFFSET, *of, rows))
+    params = {"rank": rank, "targets": count, "n": n, "stride": n + 5, "offset": OFFSET, "rows": rows}
+    lab.run("low_back", grid, bindings, {**params, **of._asdict()})
     expected = twins.low_back(dy[:, OFFSET : OFFSET + n], b, scales, of)
     return Outcome((lab.read(g),), (framed(expected),), F32)
 
@@ -172,9 +175,9 @@ def _low_grad(lab: Lab, rows: int, rank: int, n: int, targets: str, extreme: str
     p, q = lab.normal(rows, count * rank), lab.activations(rows, n + 5, extreme=extreme)
     before = lab.normal(rank, n)
     d = lab.held(before)
-    params = (rank, p.shape[1], n, n + 5, OFFSET, *of, rows)
+    params = {"rank": rank, "p_stride": p.shape[1], "n": n, "q_stride": n + 5, "q_offset": OFFSET, "rows": rows}
     grid = [-(-n // 64), -(-rank // 16)]
-    lab.run("low_grad", grid, {"p": lab.put(p), "q": lab.put(q), "d": d}, params)
+    lab.run("low_grad", grid, {"p": lab.put(p), "q": lab.put(q), "d": d}, {**params, **of._asdict()})
     expected = before + twins.low_grad(p, q[:, OFFSET : OFFSET + n], rank, of)
     return Outcome((lab.read(d),), (framed(expected),), F32)
 
@@ -213,7 +216,7 @@ def _loss(lab: Lab, rows: int, vocabulary: int, tile: int, mode: str, cap: float
     held = [lab.held(part) for part in tiles]
     for i, part in enumerate(tiles):
         bindings = {"logits": held[i], "targets": lab.put(targets, "<u4"), "state": state}
-        params = (part.shape[1], i * tile, int(i == 0), cap)
+        params = {"width": part.shape[1], "first": i * tile, "fresh": i == 0, "cap": cap}
         lab.run("loss", [rows], bindings, params, {"THREADS": THREADS, mode: True})
     if mode == "BACK":
         d = twins.loss_back(logits, right, targets, cap)
@@ -230,7 +233,7 @@ def _nll(lab: Lab, rows: int) -> Outcome:
     state = np.abs(lab.normal(rows, 4)) + np.float32(1)
     nll, total = lab.out(rows), lab.held(np.array([2.5]))
     bindings = {"state": lab.put(state), "targets": lab.put(targets, "<u4"), "nll": nll, "total": total}
-    lab.run("nll", [1], bindings, (rows,), {"THREADS": THREADS})
+    lab.run("nll", [1], bindings, {"rows": rows}, {"THREADS": THREADS})
     right = twins.nll(state, targets)
     return Outcome((lab.read(nll), lab.read(total)), (framed(right), framed(np.array([2.5 + right.sum()]))), F32)
 
@@ -247,9 +250,9 @@ def _sum_squares(lab: Lab, count: int, fresh: int) -> Outcome:
     g, before = lab.normal(count), 2.5
     shares, norm = lab.out(GROUPS), lab.held(np.array([before]))
     constants: dict[str, Any] = {"THREADS": THREADS}
-    lab.run("sum_squares", [GROUPS], {"gradients": lab.put(g), "shares": shares}, (count, 0), constants)
+    lab.run("sum_squares", [GROUPS], {"gradients": lab.put(g), "shares": shares}, {"count": count}, constants)
     join = constants | {"JOIN": True}
-    lab.run("sum_squares", [1], {"shares": shares, "norm": norm}, (GROUPS, fresh), join)
+    lab.run("sum_squares", [1], {"shares": shares, "norm": norm}, {"count": GROUPS, "fresh": fresh}, join)
     right = (0 if fresh else before) + np.square(wide(g)).sum()
     return Outcome((lab.read(norm),), (framed(np.array([right])),), F32)
 
@@ -279,5 +282,6 @@ def _dropout(lab: Lab, rows: int, columns: int, share: float, add: int) -> Outco
     y = lab.held(before) if add else lab.out(x.size)
     grid = [-(-columns // 256), rows]
     bindings = {"x": lab.put(x), "y": y, "seed": lab.put(np.array([seed]), "<u4")}
-    lab.run("dropout", grid, bindings, (columns, threshold, salt, scale, add))
+    params = {"count": columns, "threshold": threshold, "salt": salt, "scale": scale, "add": add}
+    lab.run("dropout", grid, bindings, params)
     return Outcome((lab.read(y),), (framed(add * before + twins.dropout(x, threshold, seed, salt, scale)),), F32)

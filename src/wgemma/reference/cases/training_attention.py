@@ -89,7 +89,8 @@ def _kv(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], 
     constants = {"HEAD": head, "PAIRS": pairs, "PAIR": "vec2<f32>", "F16_CACHE": False, "OWN_V": True, "THREADS": 64}
     given, keys, values = lab.put(raw), lab.out(len(rows) * width), lab.out(len(rows) * width)
     bindings = {"rows": lab.put_rows(rows), "k_raw": given, "v_raw": given, "norm": lab.put(norm), "turns": turns}
-    params = (kv_heads, stride, offset, offset + width, 1 << 31, 0, len(rows), EPS)
+    params = {"kv_heads": kv_heads, "stride": stride, "k_offset": offset, "v_offset": offset + width, "eps": EPS}
+    params |= {"ring": 1 << 31, "first": 0, "count": len(rows)}
     bound = {**bindings, "keys": keys, "values": values}
     lab.run("kv", [kv_heads, len(rows)], bound, params, constants | {"PACKED": True})
     expected = [np.array(made) for made in twins.kv(k_raw, v_raw, norm, angles, EPS)]
@@ -118,7 +119,8 @@ def _attention(
     constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<f32>", "PER_WORD": 4, "F16_CACHE": False, "PACKED": True}
     bindings = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm), "turns": turns}
     bindings |= {"keys": lab.put(twins.paired(keys)), "values": lab.put(values), "partial": lse, "out": out}
-    params = (heads, kv_heads, stride, window, 1 << 31, 0, len(rows), 1, 0, 1, EPS)
+    params = {"heads": heads, "kv_heads": kv_heads, "stride": stride, "window": window, "eps": EPS}
+    params |= {"ring": 1 << 31, "first": 0, "count": len(rows), "splits": 1, "resumes": False, "final_segment": True}
     lab.run("attention", [heads, len(rows)], bindings, params, constants | many_form(lab.device, f16=False))
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = back.packed_attention(q, keys, values, rows, window)
@@ -140,7 +142,8 @@ def _attention_prepare(
     bindings = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm), "turns": turns, "q": q}
     bindings |= {"out": lab.put(out), "d_out": lab.put(d_out), "lse": lab.put(lse)}
     constants = {"HEAD": head, "PAIRS": pairs, "THREADS": 64}
-    lab.run("attention_prepare", [heads, len(rows)], bindings, (heads, stride, EPS), constants)
+    params = {"heads": heads, "stride": stride, "eps": EPS}
+    lab.run("attention_prepare", [heads, len(rows)], bindings, params, constants)
     queries = raw[:, : heads * head].reshape(-1, heads, head)
     expected = back.attention_prepare(queries, norm, angles, out, d_out, lse, rows, EPS)
     return Outcome((lab.read(q),), (framed(expected),), F32)
@@ -189,7 +192,7 @@ def _attention_back(
     bindings, (expected, _, _) = _looked(lab, head, heads, kv_heads, rows, window, extreme)
     dq = lab.out(expected.size)
     constants = {"HEAD": head, "THREADS": back_threads(head)}
-    params = (heads, kv_heads, window, len(rows))
+    params = {"heads": heads, "kv_heads": kv_heads, "window": window, "rows": len(rows)}
     lab.run("attention_back", [heads, -(-len(rows) // 4)], {**bindings, "dq": dq}, params, constants)
     return Outcome((lab.read(dq),), (framed(twins.paired(expected)),), F32)
 
@@ -211,7 +214,7 @@ def _attention_back_kv(
     goals = [lab.held(each) if add else lab.out(each.size) for each in before]
     expected = np.stack([twins.paired(dk), dv]) + add * before
     constants = {"HEAD": head, "THREADS": back_threads(head)}
-    params = (heads, kv_heads, window, len(rows), int(add))
+    params = {"heads": heads, "kv_heads": kv_heads, "window": window, "rows": len(rows), "add": add}
     bound = {**bindings, "dk": goals[0], "dv": goals[1]}
     lab.run("attention_back_kv", [kv_heads, -(-len(rows) // 4)], bound, params, constants)
     return Outcome(tuple(lab.read(goal) for goal in goals), tuple(framed(each) for each in expected), F32)
@@ -245,7 +248,9 @@ def _kv_back(
     bindings |= {"dk": lab.put(twins.paired(dk)), "dv": lab.put(dv), "d_qkv": d_qkv}
     constants = {"HEAD": head, "PAIRS": pairs, "THREADS": 64}
     constants |= {"QUERIES": which == "queries", "OWN_V": which == "keys and values"}
-    lab.run("kv_back", [kv_heads, len(rows)], bindings, (kv_heads, stride, k_offset, v_offset, EPS), constants)
+    params = {"kv_heads": kv_heads, "stride": stride, "k_offset": k_offset, "eps": EPS}
+    params |= {} if which == "queries" else {"v_offset": v_offset}
+    lab.run("kv_back", [kv_heads, len(rows)], bindings, params, constants)
     expected = untouched(len(rows), stride)
     expected[:, k_offset : k_offset + width] = from_k.reshape(len(rows), -1)
     if which == "keys and values":

@@ -33,7 +33,8 @@ def _experts_join_back(lab: Lab, rows: int, columns: int, slots: int, extreme: s
     norms, d_dense, d_sum = lab.norms(2, columns), lab.out(rows * columns), lab.out(rows * columns)
     bindings = {"dense": lab.put(dense), "routed": lab.put(routed), "norms": lab.put(norms), "dy": lab.put(dy)}
     bindings |= {"d_dense": d_dense, "d_sum": d_sum}
-    lab.run("experts_join_back", [rows], bindings, (columns // 32, slots, EPS), {"THREADS": THREADS})
+    params = {"blocks": columns // 32, "slots": slots, "eps": EPS}
+    lab.run("experts_join_back", [rows], bindings, params, {"THREADS": THREADS})
     expected = back.experts_join_back(dense, routed, norms, dy, EPS)
     return Outcome((lab.read(d_dense), lab.read(d_sum)), (framed(expected[0]), framed(expected[1])), F32)
 
@@ -45,7 +46,8 @@ def _experts_norm_back(lab: Lab, rows: int, columns: int, slots: int, extreme: s
     d_experts, dv = lab.normal(rows, slots, columns), lab.held(before)
     bindings = {"v": lab.put(v), "norms": lab.put(norms), "d_dense": lab.put(d_dense), "d_router": lab.put(d_router)}
     bindings |= {"d_experts": lab.put(d_experts), "dv": dv}
-    lab.run("experts_norm_back", [rows], bindings, (columns // 32, slots, EPS), {"THREADS": THREADS})
+    params = {"blocks": columns // 32, "slots": slots, "eps": EPS}
+    lab.run("experts_norm_back", [rows], bindings, params, {"THREADS": THREADS})
     expected = before + back.experts_norm_back(v, norms, d_dense, d_experts, d_router, EPS)
     return Outcome((lab.read(dv),), (framed(expected),), F32)
 
@@ -75,7 +77,14 @@ def _experts_back(
     bindings: dict[str, Binding] = {"dy": lab.put(dy), "chosen": lab.put(chosen, "<u4"), "dx": dx}
     constants = {"TYPE": matrix.planes.reader, "PER_SLOT": per_slot}
     for part in matrix.parts:
-        params = (matrix.blocks, n, slots, part.first // n, part.rows // n, int(add))
+        params = {
+            "blocks": matrix.blocks,
+            "n": n,
+            "slots": slots,
+            "first_expert": part.first // n,
+            "experts": part.rows // n,
+            "add": add,
+        }
         grid = [-(-matrix.blocks // 8), rows, slots]
         lab.run("experts_back", grid, {**part.bindings(), **bindings}, params, constants)
     return Outcome((lab.read(dx),), (framed(expected),), F32)
@@ -97,6 +106,6 @@ def _route_back(lab: Lab, rows: int, experts: int, used: int, width: int, extrem
     d_act, dscores = lab.held(given), lab.out(rows * experts)
     bindings = {"scores": lab.put(scores), "expert_scale": lab.put(scale), "chosen": lab.put(chosen, "<u4")}
     bindings |= {"act": lab.put(act), "d_act": d_act, "dscores": dscores}
-    lab.run("route_back", [rows], bindings, (experts, used, width), {"THREADS": 64})
+    lab.run("route_back", [rows], bindings, {"experts": experts, "used": used, "width": width}, {"THREADS": 64})
     expected = back.route_back(scores, scale, chosen, act, given)
     return Outcome((lab.read(d_act), lab.read(dscores)), (framed(expected[0]), framed(expected[1])), F32)

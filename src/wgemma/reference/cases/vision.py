@@ -66,7 +66,8 @@ def _resize(
     first, last = needed(before, size, begin, end)
     given = image[first:last] if vertical else image.swapaxes(0, 1)
     y = lab.out(size * lines)
-    params = (before, size, first, last - first, lines, begin, end - begin)
+    params = {"before": before, "size": size, "first": first, "there": last - first, "lines": lines}
+    params |= {"begin": begin, "count": end - begin} if vertical else {}
     columns, down = (lines, end - begin) if vertical else (size, lines)
     # fewer rows of workgroups than rows of pixels, so that each goes on to further ones
     grid = [-(-columns // 64), -(-down // 2)]
@@ -89,7 +90,8 @@ def _patches(lab: Lab, side: int, across: int, down: int) -> Outcome:
     count, columns = across * down, 3 * side * side
     y = lab.out(count * columns)
     grid = [-(-columns // 256), count]
-    lab.run("patches", grid, {"x": lab.put(image, "u1"), "y": y}, (side, across, 2.0, -1.0))
+    params = {"side": side, "across": across, "scale": 2.0, "shift": -1.0}
+    lab.run("patches", grid, {"x": lab.put(image, "u1"), "y": y}, params)
     return Outcome((lab.read(y),), (framed(2 * oracle.patches(image[..., :3], side) - 1),), F32)
 
 
@@ -103,7 +105,8 @@ def _places(lab: Lab, kind: str, columns: int, across: int, down: int) -> Outcom
     x, y = lab.normal(across * down, columns), lab.out(across * down * columns)
     bindings = {**matrix.parts[0].bindings(), "x": lab.put(x), "y": y}
     grid = [-(-matrix.blocks // 64), across * down]
-    lab.run("places", grid, bindings, (matrix.blocks, across, places), {"TYPE": matrix.planes.reader})
+    params = {"blocks": matrix.blocks, "across": across, "places": places}
+    lab.run("places", grid, bindings, params, {"TYPE": matrix.planes.reader})
     at = np.arange(across * down)
     expected = twins.wide(x) + twins.wide(table)[at % across] + twins.wide(table)[places + at // across]
     return Outcome((lab.read(y),), (framed(expected),), F32)
@@ -114,7 +117,7 @@ def _layer_norm(lab: Lab, rows: int, columns: int) -> Outcome:
     eps, x, norms = 1e-5, 3 + lab.normal(rows, columns), lab.norms(2, columns)
     y = lab.out(x.size)
     bindings = {"x": lab.put(x), "norms": lab.put(norms), "y": y}
-    lab.run("layer_norm", [rows], bindings, (columns // 4, eps), {"THREADS": THREADS})
+    lab.run("layer_norm", [rows], bindings, {"quads": columns // 4, "eps": eps}, {"THREADS": THREADS})
     weight, bias = twins.wide(norms)
     return Outcome((lab.read(y),), (framed(oracle.layer_norm(twins.wide(x), weight, bias, eps)),), F32)
 
@@ -124,7 +127,8 @@ def _pool(lab: Lab, across: int, down: int, columns: int) -> Outcome:
     tokens = across * down // 9
     y = lab.out(tokens * columns)
     bindings = {"x": lab.put(x), "adjust": lab.put(adjust), "y": y}
-    lab.run("pool", [-(-columns // 256), tokens], bindings, (columns // 4, across, float(np.sqrt(columns))))
+    params = {"quads": columns // 4, "across": across, "factor": float(np.sqrt(columns))}
+    lab.run("pool", [-(-columns // 256), tokens], bindings, params)
     bias, scale = twins.wide(adjust)
     return Outcome((lab.read(y),), (framed((oracle.pool(x, across, down) - bias) * scale),), F32)
 
@@ -149,7 +153,7 @@ def _vision_heads(lab: Lab, head: int, heads: int, across: int, down: int) -> Ou
     buffers = [_in_place(lab, x) for x in raw]
     bindings: dict[str, Binding] = {"norms": lab.put(norms), "turns": lab.put(np.frombuffer(turns, dtype="<f4"))}
     bindings |= zip("qkv", buffers, strict=True)
-    lab.run("vision_heads", [count], bindings, (heads, across, EPS), {"PAIRS": head // 4})
+    lab.run("vision_heads", [count], bindings, {"heads": heads, "across": across, "eps": EPS}, {"PAIRS": head // 4})
     expected = tuple(framed(x) for x in (*turned, rms(v, EPS)))
     return Outcome(tuple(lab.read(buffer) for buffer in buffers), expected, F32)
 
@@ -173,9 +177,8 @@ def _vision_attention(
     out = _in_place(lab, q)
     bindings = {"q": out, "k": lab.put(k), "v": lab.put(v)}
     constants = {"QUADS": head // 4} if direct else attention_constants(lab.device, head)
-    lab.run(
-        "vision_direct" if direct else "vision_attention", [-(-count // 64), heads], bindings, (count, heads), constants
-    )
+    kernel, params = "vision_direct" if direct else "vision_attention", {"patches": count, "heads": heads}
+    lab.run(kernel, [-(-count // 64), heads], bindings, params, constants)
     expected = oracle.everybody(twins.wide(q), twins.wide(k), twins.wide(v))
     return Outcome((lab.read(out),), (framed(expected),), F32)
 

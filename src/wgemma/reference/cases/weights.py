@@ -29,7 +29,7 @@ def _clear_cases() -> Iterator[Case]:
 
 def _clear(lab: Lab, count: int) -> Outcome:
     words = lab.out(count + 3)
-    lab.run("clear", [1], {"words": words}, (count,))
+    lab.run("clear", [1], {"words": words}, {"count": count})
     return Outcome((lab.read(words),), (framed(np.append(np.zeros(count), untouched(3))),), EXACT)
 
 
@@ -43,7 +43,10 @@ def _splice(lab: Lab, start: int, to: int, size: int) -> Outcome:
     source, before = (lab.rng.integers(0, 100, 4 * 260, dtype=np.uint8) for _ in range(2))
     words = lab.held(before.view("<f4"))
     lab.run(
-        "splice", [-(-(to % 4 + size) // 256)], {"source": lab.put(source, "u1"), "words": words}, (start, to, size)
+        "splice",
+        [-(-(to % 4 + size) // 256)],
+        {"source": lab.put(source, "u1"), "words": words},
+        {"start": start, "to": to, "size": size},
     )
     after = twins.splice(source.tobytes(), start, before.tobytes(), to, size)
     return Outcome((lab.read(words, "u1"),), (framed(np.frombuffer(after, np.uint8)),), EXACT)
@@ -113,7 +116,14 @@ def _embed(
     row_buffer, y = lab.put_rows([Row(1, 0, token) for token in tokens]), lab.out(rows * columns)
     for part in matrix.parts:
         bindings = {**part.bindings(), "rows": row_buffer, "y": y}
-        params = (matrix.blocks, part.first, part.rows, int(by_index), scale, int(pads))
+        params = {
+            "blocks": matrix.blocks,
+            "first": part.first,
+            "count": part.rows,
+            "by_index": by_index,
+            "scale": scale,
+            "pads": pads,
+        }
         lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
     expected = untouched(rows, columns)
     known = rows if by_index else rows - 1
