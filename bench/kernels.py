@@ -130,6 +130,7 @@ class Bench:
     def all(self, only: str) -> Iterator[Figure]:
         kernels: dict[str, Callable[[], Iterator[Figure]]] = {
             "matvec": self.matvec,
+            "experts_matvec": self.experts_matvec,
             "tile": self.tile,
             "tile_bytes": self.tile_bytes,
             "tile_back": self.tile_back,
@@ -144,7 +145,7 @@ class Bench:
     # -- products
 
     def matvec(self) -> Iterator[Figure]:
-        """One row, and eight, with every matrix, exactly and fast; experts of 26B-A4B."""
+        """One row, and eight, with every matrix, exactly and fast."""
         for model, what, kind, columns, count in self._matrices():
             for rows in (1, FEW):
                 if rows > 1 and (model, what) not in TILED:
@@ -160,6 +161,9 @@ class Bench:
                             matmuls.linear(tape, matrix, rows, x, Result(y))
                         done = 2 * rows * columns * copies[0].rows
                         yield self._figure("matvec", f"{kind} {precision}", shape, tape, size, done)
+
+    def experts_matvec(self) -> Iterator[Figure]:
+        """One row with experts of 26B-A4B."""
         yield from map(self._experts, PRECISIONS)
 
     def _experts(self, precision: Precision) -> Figure:
@@ -175,7 +179,7 @@ class Bench:
             count = used * 2 * wide
             size = nbytes(matrix) * used // there + 4 * columns
             shape = f"26B experts {columns}→{used}×{2 * wide}"
-            return self._figure("matvec", f"Q4_K {precision}", shape, tape, size, 2 * columns * count)
+            return self._figure("experts_matvec", f"Q4_K {precision}", shape, tape, size, 2 * columns * count)
 
     def tile(self) -> Iterator[Figure]:
         yield from self._tiles("tile")

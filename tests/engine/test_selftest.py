@@ -201,7 +201,7 @@ BROKEN = [
     ("tiny-26b-a4b-F16", "experts_norm", "experts_norm", "u * params.rows * quads", "u * quads"),
     ("tiny-26b-a4b-F16", "experts_join", "experts_join", "u < params.slots);", "u + 1u < params.slots);"),
     ("tiny-26b-a4b-F16", "route", "route", " / total;", ";"),
-    ("tiny-26b-a4b-F16", "matvec", "matvec", "result *= weights[at];", ""),
+    ("tiny-26b-a4b-F16", "experts_matvec", "experts_matvec", " * weights[at]", ""),
     ("tiny-26b-a4b-F16", "tile", "tile", "pair{{j}} / params.share", "pair{{j}} / 2u"),
     ("tiny-26b-a4b-F16", "group", "group", "var at = start + sums.x;", "var at = start;"),
 ]

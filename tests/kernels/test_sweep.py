@@ -61,7 +61,7 @@ def test_every_kernel_with_an_entry_point_is_swept() -> None:
 def test_the_quick_sweep_meets_every_kernel_and_every_weight_type() -> None:
     quick = [case for case in cases() if case.quick]
     assert {case.kernel for case in quick} == set(KERNELS)
-    for kernel in ("repack", "embed", "matvec", "tile", "tile_back"):
+    for kernel in ("repack", "embed", "matvec", "experts_matvec", "tile", "tile_back"):
         names = " ".join(case.name + " " for case in quick if case.kernel == kernel)
         assert [kind for kind in PLANES if f"kind={kind} " not in names] == []
 
@@ -93,19 +93,19 @@ BROKEN = [
     ("norm", "residual", "post_near{{j}} * o_near{{j}}", "o_near{{j}}"),
     ("norm", "reduce", "sum += reduce_scratch[i]", "sum = reduce_scratch[i]"),
     ("norm", "reduce", "[reduce_area + me.index / size] = share", "[reduce_area] = share"),
-    ("matvec", "matvec", "if (n + 1u < params.n) { write", "if (n < params.n) { write"),
-    ("matvec", "matvec", "step < {{WITHIN}}u; step *= 2u", "step < {{WITHIN}}u / 2u; step *= 2u"),
-    ("matvec", "matvec", "j < (thread + 1u) * (LANES", "j + 1u < (thread + 1u) * (LANES"),
+    ("matvec", "matvec_slices", "if (n + 1u < params.n) { write", "if (n < params.n) { write"),
+    ("matvec", "matvec_ends", "step < {{WITHIN}}u; step *= 2u", "step < {{WITHIN}}u / 2u; step *= 2u"),
+    ("matvec", "matvec_ends", "j < (thread + 1u) * (LANES", "j + 1u < (thread + 1u) * (LANES"),
     ("matvec", "matvec", "first += stride", "first += 2u * stride"),
     ("matvec", "codes", "8388608.0 + offset", "8388608.0"),
     ("matvec", "matvec", "input_row = picked[group.y];", ""),
-    ("matvec", "matvec", "first_row = expert * params.n;", ""),
+    ("experts_matvec", "experts_matvec", "= expert * params.n;", "= 0u;"),
     ("matvec", "affine", "dm.y * sum", "0.0"),
-    ("matvec", "matvec", "select(start + STEP, 0u, done)", "start + STEP"),
-    ("matvec", "matvec", "held(ahead + {{d}}u * LANES + lane)", "held(ahead + lane)"),
-    ("matvec", "matvec", "select(LARGEST / most", "select(120.0 / most"),
-    ("matvec", "matvec", "low = (low + 128) >>", "low = low >>"),
-    ("matvec", "matvec", "tails[SLICE * (1u + j / 2u) + block]", "tails[SLICE + block]"),
+    ("matvec", "matvec_blocks", "select(start + STEP, 0u, done)", "start + STEP"),
+    ("matvec", "matvec_blocks", "held(ahead + {{d}}u * LANES + lane)", "held(ahead + lane)"),
+    ("matvec", "matvec_slices", "select(LARGEST / most", "select(120.0 / most"),
+    ("matvec", "matvec_slices", "low = (low + 128) >>", "low = low >>"),
+    ("matvec", "matvec_slices", "tails[SLICE * (1u + j / 2u) + block]", "tails[SLICE + block]"),
     ("matvec", "joined", "exp(end{{s}}.x - highest) * end{{s}}.y", "end{{s}}.y"),
     ("matvec", "joined", "select(two.xy, two.zw, which % 2u == 1u)", "two.xy"),
     ("matvec", "block_q6_k", "- 32.0 * sums", ""),

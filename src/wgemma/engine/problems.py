@@ -209,6 +209,8 @@ class Problem:
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
         if self.mode == "thin":
             return {"matvec", "low_project"}
+        if self.kernel == "matvec" and self.mode.startswith("experts"):
+            return {"experts_matvec"}
         if self.kernel == "tile":
             also = {"experts": {"group"}, "bytes": {"tile_bytes", "to_bytes"}, "shared": {"add_up"}}
             return {"tile"}.union(*(kernels for mode, kernels in also.items() if mode in self.mode))

@@ -7,7 +7,7 @@
 //   SOFTCAP  cap · tanh(y / cap)
 //   SCALE    y · side[n]
 //   CLIPPED  as in tile.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
-//   EXPERTS  as in matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, or with two for GEGLU
+//   EXPERTS  as in experts_matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, two for GEGLU
 //
 // Grid: (N / 64, R / 4), both rounded up; EXPERTS: (results / 64, R, slots).
 

@@ -68,6 +68,7 @@ def large_from(makes: bool, large: int = LARGE) -> int:
 def matvec_form(
     device: Device,
     matrix: Matrix,
+    kernel: str = "matvec",
     *,
     quick: bool = False,
     fine: bool = False,
@@ -75,14 +76,14 @@ def matvec_form(
     large: int = LARGE,
     most: int = 64,
 ) -> dict[str, Any]:
-    """How matvec.wgsl shares out the rows of a matrix: among so many lanes that each has a few blocks of a row, with as
-    few turns and as few blocks past the row's end as can be. A lane has one block of a row in flight: with more the
-    kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew. Of a large
-    matrix it has two, where that hardly counts any more. `rows` is how many of the matrix are used, if not all, and
-    `most` how many lanes there may be."""
+    """How matvec.wgsl, or `kernel`, shares out the rows of a matrix: among so many lanes that each has a few blocks of
+    a row, with as few turns and as few blocks past the row's end as can be. A lane has one block in flight: with
+    more the kernel would be longer, and a token goes through so many kernels that a GPU fetches each of them anew. Of a
+    large matrix it has two, where that hardly counts any more. `rows` is how many of the matrix are used, if not all,
+    and `most` how many lanes there may be."""
     blocks, planes = matrix.blocks, matrix.planes
-    quick = quick and planes.quick and device.lanes("matvec") > 1
-    shares = 8 * THREADS // min(8, device.lanes("matvec"))  # bytes for a row's sums, where they lie furthest apart
+    quick = quick and planes.quick and device.lanes(kernel) > 1
+    shares = 8 * THREADS // min(8, device.lanes(kernel))  # bytes for a row's sums, where they lie furthest apart
     room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares
     slices = room // ((76 if fine else 44) if quick else 144)  # blocks of x that fit
     wanted = max(8, min(64, blocks / 3))
@@ -95,17 +96,19 @@ def matvec_form(
     step = min((8, 16, 32, 64), key=cost)
     depth = 2 if step > 8 and rows * blocks >= large else 1
     rounding = {"QUICK": True, "FINE": fine} if quick else {}
-    return matvec_shape(device, matrix, min(most, step // depth), depth, slices) | rounding
+    return matvec_shape(device, matrix, min(most, step // depth), depth, slices, kernel) | rounding
 
 
-def matvec_shape(device: Device, matrix: Matrix, lanes: int, depth: int, slices: int) -> dict[str, Any]:
+def matvec_shape(
+    device: Device, matrix: Matrix, lanes: int, depth: int, slices: int, kernel: str = "matvec"
+) -> dict[str, Any]:
     """The constants for so many lanes with so many blocks of a row each, and room for `slices` blocks of x."""
     step = lanes * depth
     turns = -(-matrix.blocks // step)
     if matrix.blocks > slices:
         slices = max(step, min(slices, MOST_AHEAD))
     slice_turns = -(-turns // -(-turns // (slices // step)))  # all slices alike, or nearly so
-    within = min(lanes, device.lanes("matvec"))
+    within = min(lanes, device.lanes(kernel))
     return {
         "TYPE": matrix.planes.reader,
         "BLOCKS": matrix.blocks,

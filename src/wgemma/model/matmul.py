@@ -1,8 +1,8 @@
 """Products with a matrix, recorded: y = W x, and what becomes of x before and of y after.
 
-A few rows go through matvec.wgsl, which makes its own input from the residual stream and finishes its own output; many
-go through tile.wgsl, or in bytes through tile_bytes.wgsl, with the same steps as kernels of their own before and after.
-Callers need not know which.
+A few rows go through matvec.wgsl, which makes its own input from the residual stream and finishes its own output, or
+through experts_matvec.wgsl; many go through tile.wgsl, or in bytes through tile_bytes.wgsl, with the same steps as
+kernels of their own before and after. Callers need not know which.
 """
 
 from dataclasses import dataclass, replace
@@ -322,7 +322,8 @@ class Matmuls:
             self._grouped(tape, matrix, choices, choices.groups, source, y, weights)
             return
         slots, per_expert = choices.slots, matrix.rows // choices.experts
-        constants = matvec_form(self.device, matrix, quick=self.quick, rows=per_expert * slots) | {"EXPERTS": True}
+        kernel = "experts_matvec"
+        constants = matvec_form(self.device, matrix, kernel, quick=self.quick, rows=per_expert * slots)
         constants |= {"GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
@@ -330,7 +331,7 @@ class Matmuls:
                 bindings["weights"] = weights
             params = {"blocks": matrix.blocks, "n": per_expert, "slots": slots, **part.experts(per_expert)}
             across = matvec_groups(per_expert, constants)
-            tape.run("matvec", [across, choices.rows, slots], bindings, params, constants)
+            tape.run(kernel, [across, choices.rows, slots], bindings, params, constants)
 
     def _grouped(
         self,

@@ -2,6 +2,7 @@
 what adapters add to them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -272,14 +273,22 @@ def _finished(y: Array, mode: str, side: Array, cap: float) -> Array:
 
 
 def _expert_cases() -> Iterator[Case]:
+    """By experts_matvec.wgsl, named as matvec's, and by direct.wgsl."""
+    for made in _experts_by_matvec():
+        yield replace(made, kernel="experts_matvec")
     for kind in PLANES:
         narrow, middling, _ = widths(kind)
-        yield case(_experts, True, "matvec", kind=kind, rows=3, n=10, columns=middling, geglu=True)
-        yield case(_experts, False, "matvec", kind=kind, rows=7, n=33, columns=narrow, weighted=True)
         options = {"geglu": True, "by": "direct"}
         yield case(_experts, kind == "Q5_0", "direct", kind=kind, rows=3, n=10, columns=middling, **options)
         options = {"weighted": True, "by": "direct"}
         yield case(_experts, kind == "Q8_0", "direct", kind=kind, rows=7, n=70, columns=narrow, **options)
+
+
+def _experts_by_matvec() -> Iterator[Case]:
+    for kind in PLANES:
+        narrow, middling, _ = widths(kind)
+        yield case(_experts, True, "matvec", kind=kind, rows=3, n=10, columns=middling, geglu=True)
+        yield case(_experts, False, "matvec", kind=kind, rows=7, n=33, columns=narrow, weighted=True)
     yield case(_experts, False, "matvec", kind="Q8_0", rows=2, n=64, columns=1056, lanes=32)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_experts, False, "matvec", kind="Q8_0", rows=3, n=10, columns=288, geglu=True, extreme=extreme)
@@ -295,7 +304,7 @@ def _experts(
     weighted: bool = False,
     lanes: int = 8,
     extreme: str = "",
-    by: str = "matvec",
+    by: str = "experts_matvec",
 ) -> Outcome:
     """Five experts in parts of two, three slots a row."""
     count, slots, together = 5, 3, 2
@@ -306,8 +315,7 @@ def _experts(
     width = n // 2 if geglu else n
     y = lab.out(rows * slots * width)
     bindings: dict[str, Binding] = {"x": lab.put(x), "chosen": lab.put(chosen, "<u4"), "weights": lab.put(weights)}
-    constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": True}
-    constants |= {"GEGLU": geglu, "WEIGHTED": weighted}
+    constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": by == "direct", "GEGLU": geglu, "WEIGHTED": weighted}
     for part in matrix.parts:
         params = {"blocks": matrix.blocks, "n": n, "slots": slots, **part.experts(n)}
         grid = [-(-width // 64) if by == "direct" else _fewer(n * lanes), rows, slots]
