@@ -8,9 +8,9 @@ missing, and that nothing went astray.
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ _SCALES: dict[str, tuple[tuple[int, ...], float]] = {
     "Q5_K": ((0, 2), 2e-4),
     "Q6_K": ((208,), 5e-5),
 }
+
+
+Options = TypeVar("Options")
 
 
 class Outcome(NamedTuple):
@@ -264,6 +267,19 @@ class Lab:
             grid = [-(-matrix.blocks // 64), matrix.rows]
             self.run("embed", grid, bindings, params, {"TYPE": matrix.planes.reader})
         return self.read(y)
+
+
+def takes(options: type[Options]) -> Callable[[Callable[[Lab, Options], Outcome]], Callable[..., Outcome]]:
+    """For a body that takes its options as one value: a case has them by name."""
+
+    def decorated(body: Callable[[Lab, Options], Outcome]) -> Callable[..., Outcome]:
+        @wraps(body)
+        def given(lab: Lab, **named: Any) -> Outcome:
+            return body(lab, options(**named))
+
+        return given
+
+    return decorated
 
 
 def clear_of_ties(x: Array) -> Array:

@@ -1,6 +1,7 @@
 """Cases of the kernels around the cache: kv, attention, attention_few, attention_join."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from wgemma.model.attention import few_shape, heads_together, many_form, slices
 from wgemma.model.forms import FEW
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.twins import Array, Row
 
 # The twin does not round to f16: WGSL lets a device round either way, and both are this near. All else about the kernel
@@ -64,24 +65,28 @@ def _kv_cases() -> Iterator[Case]:
         yield case(_kv, False, head=64, kv_heads=2, f16=False, positions=(5, 6, 7), extreme=extreme, **ring)
 
 
-def _kv(
-    lab: Lab,
-    head: int,
-    kv_heads: int,
-    f16: bool,
-    positions: Sequence[int],
-    ring: int,
-    segments: Sequence[int],
-    unused: Sequence[int] = (),
-    pairs: int = 0,
-    own_v: bool = True,
-    extreme: str = "",
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Kv:
+    head: int
+    kv_heads: int
+    f16: bool
+    positions: Sequence[int]
+    ring: int
+    segments: Sequence[int]
+    unused: Sequence[int] = ()
+    pairs: int = 0
+    own_v: bool = True
+    extreme: str = ""
+
+
+@takes(Kv)
+def _kv(lab: Lab, asked: Kv) -> Outcome:
     """Keys and values behind the queries of each row; the places no row goes to stay as they are."""
-    rows, pairs = _rows(positions, unused), pairs or head // 2
-    width, places = kv_heads * head, sum(segments)
+    head, kv_heads, f16, ring, own_v = asked.head, asked.kv_heads, asked.f16, asked.ring, asked.own_v
+    rows, pairs = _rows(asked.positions, asked.unused), asked.pairs or head // 2
+    width, places = kv_heads * head, sum(asked.segments)
     stride, offset = 3 + 2 * width, 3
-    raw = lab.activations(len(rows), stride, extreme=extreme)
+    raw = lab.activations(len(rows), stride, extreme=asked.extreme)
     k_raw, v_raw = (raw[:, at : at + width].reshape(-1, kv_heads, head) for at in (offset, offset + width))
     norm, (turns, angles) = lab.norms(head), _turns(lab, rows, head, pairs)
     constants = {"HEAD": head, "PAIRS": pairs, "PAIR": "u32" if f16 else "vec2<f32>", "F16_CACHE": f16}
@@ -94,7 +99,7 @@ def _kv(
         if row.used and row.position % ring < places:
             expected[:, row.position % ring] = made[0][r], made[1][r]
     got, wanted, first = [], [], 0
-    for count in segments:
+    for count in asked.segments:
         caches = [lab.out(count * width // (2 if f16 else 1)) for _ in range(2)]
         params = {"kv_heads": kv_heads, "stride": stride, "eps": EPS, "ring": ring, "first": first, "count": count}
         params |= {"k_offset": offset, "v_offset": offset + (width if own_v else 0)}
@@ -156,31 +161,36 @@ def _attention_cases() -> Iterator[Case]:
             yield case(_attention, extreme == "nan", kernel, **shape, **pages, splits=2)
 
 
-def _attention(
-    lab: Lab,
-    head: int,
-    heads: int,
-    kv_heads: int,
-    f16: bool,
-    positions: Sequence[int],
-    segments: Sequence[int],
-    window: int = 0,
-    ring: int = 1 << 31,
-    image: tuple[int, int] = (0, 0),
-    whole: bool = False,
-    unused: Sequence[int] = (),
-    splits: int = 1,
-    pairs: int = 0,
-    together: int = 0,
-    extreme: str = "",
-) -> Outcome:
-    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it.
-    attention_few.wgsl does `together` heads in a workgroup, as far as it has memory; 0 is for attention.wgsl."""
-    together = heads_together(lab.device, head, together) if together else 0
-    rows, pairs = _rows(positions, unused, image, window if whole else 0), pairs or head // 2
-    cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
+@dataclass(frozen=True, slots=True)
+class Attention:
+    head: int
+    heads: int
+    kv_heads: int
+    f16: bool
+    positions: Sequence[int]
+    segments: Sequence[int]
+    window: int = 0
+    ring: int = 1 << 31
+    image: tuple[int, int] = (0, 0)
+    whole: bool = False
+    unused: Sequence[int] = ()
+    splits: int = 1
+    pairs: int = 0
+    together: int = 0  # heads in a workgroup of attention_few.wgsl, as far as it has memory; 0 is for attention.wgsl
+    extreme: str = ""
+
+
+@takes(Attention)
+def _attention(lab: Lab, asked: Attention) -> Outcome:
+    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    head, heads, f16, segments, window = asked.head, asked.heads, asked.f16, asked.segments, asked.window
+    splits = asked.splits
+    together = heads_together(lab.device, head, asked.together) if asked.together else 0
+    rows = _rows(asked.positions, asked.unused, asked.image, window if asked.whole else 0)
+    pairs = asked.pairs or head // 2
+    cache = lab.normal(2, sum(segments), asked.kv_heads, head).astype(np.float16 if f16 else np.float32)
     stride = heads * head + 7
-    raw = lab.activations(len(rows), stride, extreme=extreme)
+    raw = lab.activations(len(rows), stride, extreme=asked.extreme)
     norm, (turns, angles) = 0.2 * lab.norms(head), _turns(lab, rows, head, pairs)
     states, out = lab.out(len(rows) * heads * splits * (head + 2)), lab.out(len(rows) * heads * head)
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm)}
@@ -193,15 +203,15 @@ def _attention(
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
-        params = {"heads": heads, "kv_heads": kv_heads, "stride": stride, "window": window, "eps": EPS}
-        params |= {"ring": ring, "first": first, "count": count, "splits": splits}
+        params = {"heads": heads, "kv_heads": asked.kv_heads, "stride": stride, "window": window, "eps": EPS}
+        params |= {"ring": asked.ring, "first": first, "count": count, "splits": splits}
         params |= {"resumes": i > 0, "final_segment": i == len(segments) - 1}
         lab.run(kernel, grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
         lab.run("attention_join", [heads, len(rows), slices(head)], bindings, {"splits": splits}, {"HEAD": head})
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
-    expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
+    expected = twins.attention(q, cache[0], cache[1], rows, window, asked.ring)
     carried = lab.read(states)
     alone = splits == 1 and len(segments) == 1
     margin = untouched(carried.size if alone else GUARD)

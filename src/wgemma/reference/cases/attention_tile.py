@@ -1,6 +1,7 @@
 """Cases of attention of many rows: queries, attention_tile."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from wgemma.model.attention_tile import KEYS, QUERIES, split_of, tile_shape
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
-from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.twins import Array, Row
 
 BASE = 10_000.0
@@ -89,48 +90,53 @@ def _rows(positions: Sequence[int], unused: Sequence[int], image: tuple[int, int
     return rows
 
 
-def _attention_tile(
-    lab: Lab,
-    head: int,
-    heads: int,
-    kv_heads: int,
-    f16: bool,
-    positions: Sequence[int],
-    segments: Sequence[int],
-    window: int = 0,
-    ring: int = 1 << 31,
-    image: tuple[int, int] = (0, 0),
-    whole: bool = False,
-    unused: Sequence[int] = (),
-    splits: int = 1,
-    each: int = 1,
-    across: int = 32,
-    batch: int = 4,
-    extreme: str = "",
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    head: int
+    heads: int
+    kv_heads: int
+    f16: bool
+    positions: Sequence[int]
+    segments: Sequence[int]
+    window: int = 0
+    ring: int = 1 << 31
+    image: tuple[int, int] = (0, 0)
+    whole: bool = False
+    unused: Sequence[int] = ()
+    splits: int = 1
+    each: int = 1
+    across: int = 32
+    batch: int = 4
+    extreme: str = ""
+
+
+@takes(AttentionTile)
+def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
     """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
-    rows = _rows(positions, unused, image, window if whole else 0)
+    head, heads, kv_heads, f16, segments = asked.head, asked.heads, asked.kv_heads, asked.f16, asked.segments
+    window, splits = asked.window, asked.splits
+    rows = _rows(asked.positions, asked.unused, asked.image, window if asked.whole else 0)
     cache = lab.normal(2, sum(segments), kv_heads, head).astype(np.float16 if f16 else np.float32)
-    q = (3e-4 if extreme == "huge" else 0.2) * lab.activations(len(rows), heads, head, extreme=extreme)
+    q = (3e-4 if asked.extreme == "huge" else 0.2) * lab.activations(len(rows), heads, head, extreme=asked.extreme)
     states, out = lab.out(len(rows) * heads * splits * (head + 2)), lab.held(twins.paired(q))
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q": out, "out": out, "partial": states}
-    across = across if lab.device.limits.workgroup_memory >= 32 << 10 else 32
-    constants = tile_shape(head, f16=f16, each=each, across=across, batch=batch)
+    across = asked.across if lab.device.limits.workgroup_memory >= 32 << 10 else 32
+    constants = tile_shape(head, f16=f16, each=asked.each, across=across, batch=asked.batch)
     constants |= {"CARRIED": True} if splits > 1 or len(segments) > 1 else {}
     grid = [-(-len(rows) * (heads // kv_heads) // QUERIES), kv_heads, splits]
-    first, depth = 0, max(positions) + 1
+    first, depth = 0, max(asked.positions) + 1
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
         keys, values = (lab.put(half, "<f2" if f16 else "<f4") for half in (twins.paired(part[0]), part[1]))
         split = split_of(window or max(min(count, depth - first), KEYS), splits)
         params = {"heads": heads, "kv_heads": kv_heads, "rows": len(rows), "window": window}
-        params |= {"ring": ring, "first": first, "count": count, "splits": splits, "split": split}
+        params |= {"ring": asked.ring, "first": first, "count": count, "splits": splits, "split": split}
         params |= {"resumes": i > 0, "final_segment": i == len(segments) - 1}
         lab.run("attention_tile", grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
         lab.run("attention_join", [heads, len(rows), slices(head)], bindings, {"splits": splits}, {"HEAD": head})
-    expected = twins.attention(q, cache[0], cache[1], rows, window, ring)
+    expected = twins.attention(q, cache[0], cache[1], rows, window, asked.ring)
     carried = lab.read(states)
     alone = splits == 1 and len(segments) == 1
     margin = untouched(carried.size if alone else GUARD)

@@ -1,6 +1,7 @@
 """Cases of many rows that go to experts: group, which puts them together, and tile with what it made."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from wgemma.gpu.device import Binding
 from wgemma.model.forms import tile_shape
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
-from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, clear_of_ties, framed, widths
+from wgemma.reference.lab import F32, THREADS, Case, Lab, Outcome, case, clear_of_ties, framed, takes, widths
 
 
 def cases() -> Iterator[Case]:
@@ -79,32 +80,36 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_experts, False, "tile_bytes", kind="Q6_K", rows=96, n=65, columns=256, **options)
 
 
-def _experts(
-    lab: Lab,
-    kind: str,
-    rows: int,
-    n: int,
-    columns: int,
-    weighted: bool = False,
-    skew: str = "crowded",
-    tall: int = 64,
-    extreme: str = "",
-    in_bytes: bool = False,
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Experts:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    weighted: bool = False
+    skew: str = "crowded"
+    tall: int = 64
+    extreme: str = ""
+    in_bytes: bool = False
+
+
+@takes(Experts)
+def _experts(lab: Lab, asked: Experts) -> Outcome:
     """Six experts in parts of two, two slots a row."""
+    rows, n, columns, weighted = asked.rows, asked.n, asked.columns, asked.weighted
     experts, slots, together = 6, 2, 2
-    matrix, w = lab.weights(kind, experts * n, columns, together * n)
-    chosen = _chosen(lab, rows, slots, experts, skew)
-    order, tiles = twins.group(chosen, experts, tall)
+    matrix, w = lab.weights(asked.kind, experts * n, columns, together * n)
+    chosen = _chosen(lab, rows, slots, experts, asked.skew)
+    order, tiles = twins.group(chosen, experts, asked.tall)
     weights = lab.rng.uniform(0.1, 1, (rows, slots)).astype(np.float32)
-    x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=extreme)
-    x = clear_of_ties(x) if in_bytes else x
+    x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=asked.extreme)
+    x = clear_of_ties(x) if asked.in_bytes else x
     y = lab.out(chosen.size * n)
     bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
-    constants = tile_shape(tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
+    constants = tile_shape(asked.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
     kernel = "tile"
-    if in_bytes:
+    if asked.in_bytes:
         kernel, constants["QUICK"] = "tile_bytes", True
         bindings["bytes"], blocks = lab.out(12 * x.size // 32), x.size // 32
         lab.run("to_bytes", [-(-blocks // 64)], {"x": bindings["x"], "bytes": bindings["bytes"]}, {"blocks": blocks})

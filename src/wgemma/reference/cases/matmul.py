@@ -2,7 +2,7 @@
 what adapters add to them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from wgemma.reference.lab import (
     Outcome,
     case,
     framed,
+    takes,
     untouched,
     widths,
 )
@@ -123,65 +124,67 @@ def _fewer(threads: int) -> int:
     return max(1, -(-threads // (2 * THREADS)) // 2)
 
 
-def _matvec(
-    lab: Lab,
-    kind: str,
-    rows: int,
-    n: int,
-    columns: int,
-    lanes: int,
-    mode: str = "",
-    source: str = "",
-    select: bool = False,
-    most: int = 0,
-    extreme: str = "",
-    cap: float = 3.0,
-    low: str = "",
-    shares: int = 1,
-    meets: bool = False,
-    slices: int = SLICES,
-    depth: int = 1,
-    largest: int = 0,
-) -> Outcome:
-    """`source`: x itself, or the residual stream's norm or sum; `select` takes its rows in another order; `low` says
-    how the targets of an adapter lie, if there is one, whose z is in `shares`; it is made on the way if it `meets` and
-    the device can; with `largest` x becomes integers up to that where the device can."""
-    largest = largest if lab.device.subgroup_size > 1 else 0
-    if meets and not adapters.meets(lab.device):
+@dataclass(frozen=True, slots=True)
+class Matvec:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    lanes: int
+    mode: str = ""
+    source: str = ""  # x itself, or the residual stream's norm or sum
+    select: bool = False  # takes its rows in another order
+    most: int = 0  # rows of a part
+    extreme: str = ""
+    cap: float = 3.0
+    low: str = ""  # how the targets of an adapter lie, if there is one
+    shares: int = 1  # that its z is in
+    meets: bool = False  # z is made on the way, if the device can
+    slices: int = SLICES
+    depth: int = 1
+    largest: int = 0  # integer that x becomes, if the device can
+
+
+@takes(Matvec)
+def _matvec(lab: Lab, asked: Matvec) -> Outcome:
+    rows, n, columns, mode, source = asked.rows, asked.n, asked.columns, asked.mode, asked.source
+    largest = asked.largest if lab.device.subgroup_size > 1 else 0
+    if asked.meets and not adapters.meets(lab.device):
         source = ""  # what made z has made x, too
-    matrix, w = lab.weights(kind, n, columns, most)
+    matrix, w = lab.weights(asked.kind, n, columns, asked.most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
-    scale, picked = 0.7, [rows - 1, 0] if select else list(range(rows))
+    scale, picked = 0.7, [rows - 1, 0] if asked.select else list(range(rows))
     side, y = lab.normal(rows, side_stride), lab.out(len(picked) * stride)
     bindings: dict[str, Binding] = {"side": lab.put(side), "picked": lab.put(np.array(picked), "<u4"), "y": y}
-    x, v = lab.activations(rows, columns, extreme=extreme), untouched(rows, columns)
+    x, v = lab.activations(rows, columns, extreme=asked.extreme), untouched(rows, columns)
     h_out = lab.out(x.size)
     if source:
-        o, norms = lab.activations(rows, columns, extreme=extreme), lab.norms(2, columns)
+        o, norms = lab.activations(rows, columns, extreme=asked.extreme), lab.norms(2, columns)
         bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out}
         sums, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
         v[picked] = sums[picked]
     else:
         bindings["x"] = lab.put(x)
-    constants = _shared_out(lab, matrix, lanes, slices, depth=depth, largest=largest) | {"SELECT": select}
-    constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"} | ({mode: True} if mode else {})
-    adapter = _Adapter(lab, len(picked), n, low, shares, x if meets else None, made=bool(source))
-    constants |= {"LOW": bool(low), "SHARES": shares, "MEETS": adapter.makers > 0, "AHEAD": 2}
+    constants = _shared_out(lab, matrix, asked.lanes, asked.slices, depth=asked.depth, largest=largest)
+    constants |= {"SELECT": asked.select, "MADE": "residual" if source else "", "NORM": source == "norm"}
+    constants |= {mode: True} if mode else {}
+    adapter = _Adapter(lab, len(picked), n, asked.low, asked.shares, x if asked.meets else None, made=bool(source))
+    constants |= {"LOW": bool(asked.low), "SHARES": asked.shares, "MEETS": adapter.makers > 0, "AHEAD": 2}
     bindings |= adapter.bindings
     for part in matrix.parts:
         first = part.first // 2 if mode == "GEGLU" else part.first
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, **adapter.params(part.first)}
         params |= {"y_stride": stride, "y_offset": OFFSET + first}
         params |= {"scale": scale, "eps": EPS} if source else {}
-        params |= {"cap": cap} if mode == "SOFTCAP" else {}
+        params |= {"cap": asked.cap} if mode == "SOFTCAP" else {}
         params |= {"side_stride": side_stride, "side_offset": SIDE_OFFSET + first} if mode == "PLE" else {}
         makers = 0 if part.first else adapter.makers
-        grid = [makers + _fewer(part.rows * lanes), len(picked)]
+        grid = [makers + _fewer(part.rows * asked.lanes), len(picked)]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
     result = twins.linear(w, twins.rounded(x[picked], largest) if largest else x[picked]) + adapter.adds
     expected = untouched(len(picked), stride)
-    expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], cap)
+    expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], asked.cap)
     made, wanted = adapter.made()
     return Outcome((lab.read(y), lab.read(h_out), *made), (framed(expected), framed(v), *wanted), F32)
 
@@ -294,31 +297,37 @@ def _experts_by_matvec() -> Iterator[Case]:
         yield case(_experts, False, "matvec", kind="Q8_0", rows=3, n=10, columns=288, geglu=True, extreme=extreme)
 
 
-def _experts(
-    lab: Lab,
-    kind: str,
-    rows: int,
-    n: int,
-    columns: int,
-    geglu: bool = False,
-    weighted: bool = False,
-    lanes: int = 8,
-    extreme: str = "",
-    by: str = "experts_matvec",
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Experts:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    geglu: bool = False
+    weighted: bool = False
+    lanes: int = 8
+    extreme: str = ""
+    by: str = "experts_matvec"
+
+
+@takes(Experts)
+def _experts(lab: Lab, asked: Experts) -> Outcome:
     """Five experts in parts of two, three slots a row."""
+    rows, n, columns, geglu, weighted = asked.rows, asked.n, asked.columns, asked.geglu, asked.weighted
+    by = asked.by
     count, slots, together = 5, 3, 2
-    matrix, w = lab.weights(kind, count * n, columns, together * n)
+    matrix, w = lab.weights(asked.kind, count * n, columns, together * n)
     chosen = np.stack([lab.rng.permutation(count)[:slots] for _ in range(rows)])
     weights = lab.rng.uniform(0.1, 1, (rows, slots)).astype(np.float32)
-    x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=extreme)
+    x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=asked.extreme)
     width = n // 2 if geglu else n
     y = lab.out(rows * slots * width)
     bindings: dict[str, Binding] = {"x": lab.put(x), "chosen": lab.put(chosen, "<u4"), "weights": lab.put(weights)}
-    constants = _shared_out(lab, matrix, lanes) | {"EXPERTS": by == "direct", "GEGLU": geglu, "WEIGHTED": weighted}
+    constants = _shared_out(lab, matrix, asked.lanes) | {"GEGLU": geglu, "WEIGHTED": weighted}
+    constants |= {"EXPERTS": True} if by == "direct" else {}
     for part in matrix.parts:
         params = {"blocks": matrix.blocks, "n": n, "slots": slots, **part.experts(n)}
-        grid = [-(-width // 64) if by == "direct" else _fewer(n * lanes), rows, slots]
+        grid = [-(-width // 64) if by == "direct" else _fewer(n * asked.lanes), rows, slots]
         lab.run(by, grid, {**part.bindings(), **bindings, "y": y}, params, constants)
     result = twins.experts(w.reshape(count, n, columns), x, chosen, weights if weighted else None)
     return Outcome((lab.read(y),), (framed(twins.geglu(result) if geglu else result),), F32)

@@ -6,11 +6,12 @@ What is drawn is right or wrong, so whole numbers are compared as their differen
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.reference.lab import F32, UNTOUCHED, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.lab import F32, UNTOUCHED, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.sampling import distribution, drawn, keys, peaks
 from wgemma.reference.twins import Array, Row
 
@@ -89,20 +90,24 @@ def _sample_cases() -> Iterator[Case]:
         yield case(_sample, extreme == "equal", threads=1024, vocab=2000, top_k=5, temperature=1.0, extreme=extreme)
 
 
-def _sample(
-    lab: Lab,
-    threads: int,
-    vocab: int,
-    scale: float = 4.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    temperature: float = 0.0,
-    extreme: str = "",
-) -> Outcome:
-    logits = _logits(lab, vocab, scale, extreme)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    threads: int
+    vocab: int
+    scale: float = 4.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    temperature: float = 0.0
+    extreme: str = ""
+
+
+@takes(Sample)
+def _sample(lab: Lab, asked: Sample) -> Outcome:
+    vocab, top_k, min_p, temperature = asked.vocab, asked.top_k, asked.min_p, asked.temperature
+    logits = _logits(lab, vocab, asked.scale, asked.extreme)
     seed = int(lab.rng.integers(1 << 63))
-    floats = (max(temperature, 1e-6), top_p, math.log(min_p) if min_p else LOWEST, 1, 0, 0)
+    floats = (max(temperature, 1e-6), asked.top_p, math.log(min_p) if min_p else LOWEST, 1, 0, 0)
     settings = struct.pack("<6f6I", *floats, top_k, 0, seed & 0xFFFFFFFF, seed >> 32, temperature == 0, 0)
     rows, picked = lab.put_rows([Row(1, 5), Row(1, POSITION - 1)]), lab.put(np.array([1]), "<u4")
     history, results = lab.out(100), lab.out(64 * 8)
@@ -114,13 +119,13 @@ def _sample(
         "history": history,
         "results": results,
     }
-    constants = {"THREADS": min(threads, lab.device.limits.invocations)}
+    constants = {"THREADS": min(asked.threads, lab.device.limits.invocations)}
     lab.run("sample", [1], bindings, {"vocab": vocab}, constants)
 
     # Equal logits stay together, so there may be more than top_k.
     least = np.sort(logits)[-top_k] if 0 < top_k < vocab else -np.inf
     most = int(np.count_nonzero(logits >= least))
-    ids, shares = distribution(logits, top_k=most, top_p=top_p, min_p=min_p, temperature=temperature)
+    ids, shares = distribution(logits, top_k=most, top_p=asked.top_p, min_p=min_p, temperature=temperature)
     token = int(np.argmax(logits)) if temperature == 0 else drawn(ids, shares, seed, POSITION, MARGIN)
     total = 1.0 if temperature == 0 else 1 / shares.max()
     wanted = untouched(64, 8)

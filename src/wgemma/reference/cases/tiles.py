@@ -1,13 +1,14 @@
 """Cases of the matmuls of many rows: tile, tile_bytes with what makes its input, direct, and add_up."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from wgemma.model.forms import tile_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
-from wgemma.reference.lab import F32, GUARD, Case, Lab, Outcome, case, clear_of_ties, framed, untouched, widths
+from wgemma.reference.lab import F32, GUARD, Case, Lab, Outcome, case, clear_of_ties, framed, takes, untouched, widths
 
 OFFSET = 3  # of the results in a row of y
 
@@ -41,32 +42,36 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_add_up, True, rows=rows, n=n, shares=shares)
 
 
-def _tile(
-    lab: Lab,
-    kind: str,
-    rows: int,
-    n: int,
-    columns: int,
-    most: int = 0,
-    cap: float | None = None,
-    extreme: str = "",
-    by: str = "tile",
-    scaled: bool = False,
-    shares: int = 1,
-) -> Outcome:
-    matrix, w = lab.weights(kind, n, columns, most)
-    stride, x = n + 5, lab.activations(rows, columns, extreme=extreme)
+@dataclass(frozen=True, slots=True)
+class Tile:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    most: int = 0
+    cap: float | None = None
+    extreme: str = ""
+    by: str = "tile"
+    scaled: bool = False
+    shares: int = 1
+
+
+@takes(Tile)
+def _tile(lab: Lab, asked: Tile) -> Outcome:
+    rows, n, cap, shares = asked.rows, asked.n, asked.cap, asked.shares
+    matrix, w = lab.weights(asked.kind, n, asked.columns, asked.most)
+    stride, x = n + 5, lab.activations(rows, asked.columns, extreme=asked.extreme)
     given, y, side = lab.put(x), lab.out(shares * rows * stride), lab.normal(n)
     scales = lab.put(side)
-    form = tile_form(rows, n, narrow=0) if by == "tile" else {"ROWS": 4}
-    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": scaled, **form}
+    form = tile_form(rows, n, narrow=0) if asked.by == "tile" else {"ROWS": 4}
+    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": asked.scaled, **form}
     for part in matrix.parts:
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
         params |= {"y_stride": stride, "y_offset": OFFSET + part.first, **({} if cap is None else {"cap": cap})}
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
-        lab.run(by, [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants)
+        lab.run(asked.by, [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants)
     expected = untouched(shares, rows, stride)
-    result = twins.shared(w, x, shares) * (twins.wide(side) if scaled else 1.0)
+    result = twins.shared(w, x, shares) * (twins.wide(side) if asked.scaled else 1.0)
     expected[:, :, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
@@ -113,12 +118,23 @@ def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
     return Outcome((numbers, tails[:, 1:], read[12 * blocks :]), (expected, sums, margin), F32)
 
 
-def _tile_bytes(
-    lab: Lab, kind: str, rows: int, n: int, columns: int, most: int = 0, extreme: str = "", shares: int = 1
-) -> Outcome:
-    matrix, w = lab.weights(kind, n, columns, most)
-    stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=extreme), rows * columns // 32
-    x = x if extreme else clear_of_ties(x)
+@dataclass(frozen=True, slots=True)
+class TileBytes:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    most: int = 0
+    extreme: str = ""
+    shares: int = 1
+
+
+@takes(TileBytes)
+def _tile_bytes(lab: Lab, asked: TileBytes) -> Outcome:
+    rows, n, columns, shares = asked.rows, asked.n, asked.columns, asked.shares
+    matrix, w = lab.weights(asked.kind, n, columns, asked.most)
+    stride, x, blocks = n + 5, lab.activations(rows, columns, extreme=asked.extreme), rows * columns // 32
+    x = x if asked.extreme else clear_of_ties(x)
     y, bytes_ = lab.out(shares * rows * stride), lab.out(12 * blocks)
     lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, {"blocks": blocks})
     form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}

@@ -2,6 +2,7 @@
 activations, adapters, the loss, and the optimiser."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from wgemma.model.forms import tile_back_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets
-from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, takes, untouched, widths
 from wgemma.reference.twins import wide
 
 OFFSET = 3  # of what is read in a row of dy
@@ -59,28 +60,31 @@ def _tile_back_cases() -> Iterator[Case]:
     yield case(_direct_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
 
 
-def _tile_back(lab: Lab, **options: Any) -> Outcome:
-    return _transposed(lab, "tile_back", 64, **options)
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    kind: str
+    rows: int
+    n: int
+    columns: int
+    most: int = 0
+    add: int = 0
+    extreme: str = ""
 
 
-def _direct_back(lab: Lab, **options: Any) -> Outcome:
-    return _transposed(lab, "direct_back", 512, **options)
+@takes(Transposed)
+def _tile_back(lab: Lab, asked: Transposed) -> Outcome:
+    return _transposed(lab, "tile_back", 64, asked)
 
 
-def _transposed(
-    lab: Lab,
-    kernel: str,
-    wide: int,
-    kind: str,
-    rows: int,
-    n: int,
-    columns: int,
-    most: int = 0,
-    add: int = 0,
-    extreme: str = "",
-) -> Outcome:
-    matrix, w = lab.weights(kind, n, columns, most)
-    dy = lab.activations(rows, n + 5, extreme=extreme)
+@takes(Transposed)
+def _direct_back(lab: Lab, asked: Transposed) -> Outcome:
+    return _transposed(lab, "direct_back", 512, asked)
+
+
+def _transposed(lab: Lab, kernel: str, wide: int, asked: Transposed) -> Outcome:
+    rows, n, columns, add = asked.rows, asked.n, asked.columns, asked.add
+    matrix, w = lab.weights(asked.kind, n, columns, asked.most)
+    dy = lab.activations(rows, n + 5, extreme=asked.extreme)
     before = lab.normal(rows, columns)
     given, dx = lab.put(dy), lab.held(before) if add else lab.out(rows * columns)
     constants: dict[str, Any] = {"TYPE": matrix.planes.reader}

@@ -1,6 +1,7 @@
 """Cases of the kernels that bring weights to the GPU and read them there: clear, repack, embed, stream."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from wgemma.model.planes import PLANES
 from wgemma.model.weights import RowOrder
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
-from wgemma.reference.lab import EXACT, F32, Case, Lab, Outcome, case, framed, untouched, widths
+from wgemma.reference.lab import EXACT, F32, Case, Lab, Outcome, case, framed, takes, untouched, widths
 from wgemma.reference.twins import Row
 
 
@@ -96,21 +97,25 @@ def _embed_cases() -> Iterator[Case]:
         yield case(_embed, True, kind="Q8_0", rows=9, columns=96, most=4, soft=(0, 3, 4, 7), pads=pads)
 
 
-def _embed(
-    lab: Lab,
-    kind: str,
-    rows: int,
-    columns: int,
-    most: int,
-    by_index: bool = False,
-    soft: Sequence[int] = (),
-    pads: bool = False,
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Embed:
+    kind: str
+    rows: int
+    columns: int
+    most: int
+    by_index: bool = False
+    soft: Sequence[int] = ()
+    pads: bool = False
+
+
+@takes(Embed)
+def _embed(lab: Lab, asked: Embed) -> Outcome:
     """The last row's token is in no part: its y stays as it is. So does that of a soft row, if it is not padded."""
+    rows, columns, by_index = asked.rows, asked.columns, asked.by_index
     scale, vocabulary = 1.7, 11
-    matrix, w = lab.weights(kind, vocabulary, columns, most)
+    matrix, w = lab.weights(asked.kind, vocabulary, columns, asked.most)
     tokens = [*lab.rng.integers(0, vocabulary, rows - 1).tolist(), vocabulary]
-    for row in soft:
+    for row in asked.soft:
         tokens[row] = SOFT + 100 * row
     picked = list(range(rows)) if by_index else [0 if token >= SOFT else token for token in tokens]
     row_buffer, y = lab.put_rows([Row(1, 0, token) for token in tokens]), lab.out(rows * columns)
@@ -122,14 +127,14 @@ def _embed(
             "count": part.rows,
             "by_index": by_index,
             "scale": scale,
-            "pads": pads,
+            "pads": asked.pads,
         }
         lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
     expected = untouched(rows, columns)
     known = rows if by_index else rows - 1
     expected[:known] = twins.embed(w, picked[:known], scale)
-    if not pads:
-        expected[list(soft)] = untouched(1, columns)
+    if not asked.pads:
+        expected[list(asked.soft)] = untouched(1, columns)
     return Outcome((lab.read(y),), (framed(expected),), F32)
 
 
