@@ -8,6 +8,7 @@ The answers come from the NumPy twins (`wgemma.reference`), in double precision,
 import json
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,25 @@ def every_problem() -> Iterator[Problem]:
     """What any model could call for."""
     for kind in PLANES:
         for columns in (period for period in given.PERIODS if period % BY_NAME[kind].elements == 0):
-            yield from (Problem("matvec", mode, kind, columns) for mode in given.MATVEC_MODES)
-            yield from (Problem("tile", mode, kind, columns) for mode in given.TILE_MODES)
-            yield Problem("embed", "", kind, columns)
+            for source, then, _ in given.MATVEC_USES:
+                yield Problem("matvec", source, then, kind=kind, columns=columns)
+            yield Problem("tile", kind=kind, columns=columns)
+            yield Problem("tile", "experts", kind=kind, columns=columns)
+            yield Problem("tile", "experts", "weighted", kind=kind, columns=columns)
+            yield Problem("embed", kind=kind, columns=columns)
     for head in given.HEAD_SIZES:
-        for mode in ("sliding", "full", "sliding without v", "full without v"):
-            yield from (Problem(kernel, mode, head=head) for kernel in ("kv", "attention"))
+        for kernel, sliding, without_v in product(("kv", "attention"), (False, True), (False, True)):
+            yield Problem(kernel, sliding=sliding, without_v=without_v, head=head)
     for columns in given.PERIODS:
-        yield from (Problem("norm", mode, columns=columns) for mode in ("norm", "sum"))
+        yield Problem("norm", "norm", columns=columns)
+        yield Problem("norm", "sum", columns=columns)
         yield from (Problem(kernel, columns=columns) for kernel in ("experts_norm", "experts_join"))
-    yield from (Problem("activate", mode) for mode in ("GEGLU", "APART", "SIDE"))
+    yield Problem("activate", activation="GEGLU")
+    yield Problem("activate", activation="APART")
+    yield Problem("activate", activation="SIDE")
     yield from (Problem(kernel) for kernel in ("ple", "route"))
-    yield from (Problem("sample", how + rest) for how in given.SAMPLINGS for rest in ("", " suppressed"))
+    for how, suppressed in product(given.SAMPLINGS, (False, True)):
+        yield Problem("sample", sampling=how, suppressed=suppressed)
 
 
 def _solve(problem: Problem) -> tuple[Array, ...]:
@@ -99,14 +107,14 @@ def _embed(problem: Problem) -> tuple[Array, ...]:
 
 def _tile(problem: Problem) -> tuple[Array, ...]:
     w = _weights(problem)
-    if problem.mode:
-        return _experts(w, problem.mode.removeprefix("experts").strip(), given.crowded())
+    if problem.source == "experts":
+        return _experts(w, problem.then, given.crowded())
     return tuple(twins.linear(w, _numbers("x", rows, problem.columns)) for rows in given.MANY)
 
 
 def _matvec(problem: Problem) -> tuple[Array, ...]:
     w, columns = _weights(problem), problem.columns
-    source, _, then = problem.mode.partition(" ")
+    source, then = problem.source, problem.then
     if source == "experts":
         return _experts(w, then, given.CHOSEN)
     if source == "x":
@@ -138,17 +146,17 @@ def _experts(w: Array, then: str, experts: Sequence[int]) -> tuple[Array, ...]:
 
 
 def _norm(problem: Problem) -> tuple[Array, ...]:
-    v, x = _residual(problem.columns, norm=problem.mode == "norm")
+    v, x = _residual(problem.columns, norm=problem.source == "norm")
     return x, v
 
 
 def _activate(problem: Problem) -> tuple[Array, ...]:
     n, offset = given.PRODUCTS, given.SIDE[1]
-    if problem.mode == "SIDE":
+    if problem.activation == "SIDE":
         side = _numbers("side", given.FEW, n + offset)[:, offset:]
         return (twins.gated(_numbers("x", given.FEW, n), side),)
     x = _numbers("x", given.FEW, 2 * n)
-    return (twins.geglu(x) if problem.mode == "GEGLU" else twins.apart(x),)
+    return (twins.geglu(x) if problem.activation == "GEGLU" else twins.apart(x),)
 
 
 def _ple(problem: Problem) -> tuple[Array, ...]:
@@ -181,7 +189,7 @@ def _route(problem: Problem) -> tuple[Array, ...]:
 
 def _parts(problem: Problem) -> tuple[Array, Array, Array]:
     """Raw queries, keys and values, each [rows, heads, head size]."""
-    own = "without v" not in problem.mode
+    own = not problem.without_v
     counts = [given.HEADS, given.KV_HEADS, *([given.KV_HEADS] if own else [])]
     raw = _numbers("qkv", len(given.STORING), sum(counts), problem.head)
     q, k, *v = np.split(raw, np.cumsum(counts)[:-1], axis=1)
@@ -205,8 +213,8 @@ def _kv(problem: Problem) -> tuple[Array, ...]:
 
 
 def _attention(problem: Problem) -> tuple[Array, ...]:
-    rows = given.LOOKING[problem.mode.split()[0]]
-    sliding = problem.mode.startswith("sliding")
+    sliding = problem.sliding
+    rows = given.LOOKING["sliding" if sliding else "full"]
     norm = _shaped(given.query_norms("q norm", problem.head), problem.head)
     q = twins.paired(twins.turned(_parts(problem)[0], norm, _angles(rows), given.EPS))
     shape = (given.DEPTH, given.KV_HEADS, problem.head)
@@ -216,7 +224,7 @@ def _attention(problem: Problem) -> tuple[Array, ...]:
     )
     ring, window = (given.DEPTH // 2, given.WINDOW) if sliding else (1 << 31, 0)
     seen = [Row(used, position, 0, sees) for used, position, sees in rows]
-    return (twins.attention(q, keys, values, seen, window, ring),) * (2 if "sliding" in problem.mode else 3)
+    return (twins.attention(q, keys, values, seen, window, ring),) * (2 if sliding else 3)
 
 
 # -- sampling
@@ -224,8 +232,8 @@ def _attention(problem: Problem) -> tuple[Array, ...]:
 
 def _sample(problem: Problem) -> tuple[Array, ...]:
     logits = np.array(given.logits(), np.float64)
-    settings = given.SAMPLINGS[problem.mode.split()[0]]
-    if "suppressed" in problem.mode:
+    settings = given.SAMPLINGS[problem.sampling]
+    if problem.suppressed:
         logits[given.SUPPRESSED] = -np.inf
     names = ("temperature", "top_k", "top_p", "min_p")
     options = {name: getattr(settings, name) for name in names}

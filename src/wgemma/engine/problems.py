@@ -15,17 +15,18 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from operator import mul
+from typing import Literal, NamedTuple, TypeAlias
 
 from wgemma.engine.sampling import Sampling
 from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
 from wgemma.model.cache import PAGE
-from wgemma.model.config import Config, LayerConfig, find_tensors
+from wgemma.model.config import Config, find_tensors
 from wgemma.model.forms import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
 from wgemma.model.text import attention_inputs
 
@@ -181,61 +182,82 @@ def fold(values: Sequence[float]) -> list[float]:
 # -- which problems a model calls for
 
 
+# What the input of a product or a norm is: x as it is, the norm or the sum of the residual stream, the row of it whose
+# logits are wanted, the pieces of a history, what a matrix of few rows takes, what each row's experts take.
+Source: TypeAlias = Literal["", "x", "norm", "sum", "head", "joined", "thin", "experts"]
+Then: TypeAlias = Literal["", "geglu", "ple", "weighted"]  # what becomes of a product
+Activation: TypeAlias = Literal["", "GEGLU", "APART", "SIDE"]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
     """Something a kernel is asked to do, with weights of a kind, rows of so many columns, or heads of a size."""
 
     kernel: str
-    mode: str = ""
+    source: Source = ""
+    then: Then = ""
+    activation: Activation = ""
+    sliding: bool = False  # the layer of keys and values, which may have no values of its own
+    without_v: bool = False
+    sampling: str = ""  # one of SAMPLINGS
+    suppressed: bool = False
     kind: str = ""
     columns: int = 0
     head: int = 0
+    fine: bool = False  # how a product of a few rows is made: see `Result` and `matvec_form`
+    deep: bool = False
+    in_bytes: bool = False  # and one of many
+    tall: bool = False
+    shared: bool = False
 
     @property
     def answer(self) -> str:
-        """The name of its answer, which is the same for many widths."""
+        """The name of its answer, which is the same for many widths, and however a product is made."""
         period = period_of(self.columns) if self.columns else 0
-        mode, head = self.mode.removesuffix(" deep").removesuffix(" fine"), self.head
-        if self.kernel == "tile":
-            mode = mode.replace("bytes", "").replace("tall", "").replace("shared", "").strip()
-        if mode in ("joined", "thin"):
-            mode, head = "x", 0
-        return " ".join(str(part) for part in (self.kernel, mode, self.kind, period, head) if part)
+        source, head = ("x", 0) if self.source in ("joined", "thin") else (self.source, self.head)
+        layer = ("sliding" if self.sliding else "full") if self.kernel in ("kv", "attention") else ""
+        flags = ("without v" if self.without_v else "", "suppressed" if self.suppressed else "")
+        words = (self.kernel, source, self.then, self.activation, layer, self.sampling, *flags, self.kind, period, head)
+        return " ".join(str(word) for word in words if word)
 
     @property
     def kernels(self) -> set[str]:
         """Who may be to blame when it is wrong."""
         if self.kernel == "attention":
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
-        if self.mode == "thin":
-            return {"matvec", "low_project"}
-        if self.kernel == "matvec" and self.mode.startswith("experts"):
-            return {"experts_matvec"}
+        if self.kernel == "matvec":
+            return {"thin": {"matvec", "low_project"}, "experts": {"experts_matvec"}}.get(self.source, {"matvec"})
         if self.kernel == "tile":
-            also = {"experts": {"group"}, "bytes": {"tile_bytes", "to_bytes"}, "shared": {"add_up"}}
-            return {"tile"}.union(*(kernels for mode, kernels in also.items() if mode in self.mode))
+            also = ((self.source == "experts", {"group"}), (self.in_bytes, {"tile_bytes", "to_bytes"}))
+            return {"tile"}.union(*(kernels for takes, kernels in (*also, (self.shared, {"add_up"})) if takes))
         if self.kernel == "sample":
-            return {"sample", "peaks", *(["adjust"] if "suppressed" in self.mode else [])}
+            return {"sample", "peaks", *(["adjust"] if self.suppressed else [])}
         return {self.kernel}
 
 
-# How each matrix is used: what its input is (x as it is, the norm or the sum of the residual stream), what follows.
-_MODES = {
-    **dict.fromkeys(("ffn_down", "proj", "per_layer_model_proj"), "x"),
-    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), "norm fine"),
-    "attn_output": "x fine",
-    "ffn_gate_inp": "thin",
-    "inp_gate": "sum ple",
-    "output": "head",
-    "ffn_gate_up_exps": "experts geglu",
-    "ffn_down_exps": "experts weighted",
+class Use(NamedTuple):
+    """How a matrix is used: what its input is, what follows, and whether a fast product of it is to be fine."""
+
+    source: Source
+    then: Then = ""
+    fine: bool = False
+
+
+_USES = {
+    **dict.fromkeys(("ffn_down", "proj", "per_layer_model_proj"), Use("x")),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), Use("norm", fine=True)),
+    "attn_output": Use("x", fine=True),
+    "ffn_gate_inp": Use("thin"),
+    "inp_gate": Use("sum", "ple"),
+    "output": Use("head"),
+    "ffn_gate_up_exps": Use("experts", "geglu"),
+    "ffn_down_exps": Use("experts", "weighted"),
 }
-_SHARED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_down", "inp_gate")  # if K is long
-TILE_MODES = ("", "experts", "experts weighted")
-MATVEC_MODES = (
-    *sorted({mode.removesuffix(" fine") for mode in _MODES.values()} - {"thin"}),
-    *("experts", "norm geglu", "x geglu"),
+MATVEC_USES = (
+    *({use._replace(fine=False) for use in _USES.values()} - {Use("thin")}),
+    *(Use("experts"), Use("norm", "geglu"), Use("x", "geglu")),
 )
+_SHARED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_down", "inp_gate")  # if K is long
 
 
 def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
@@ -245,59 +267,60 @@ def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
     found.update(_matrix_problems(config, find_tensors(config, tensors)))
     for layer in config.layers:
         if layer.donor is None:
-            found.update(Problem(kernel, layer_mode(layer), head=layer.head_dim) for kernel in ("kv", "attention"))
+            shape = Problem("kv", sliding=layer.sliding, without_v=not layer.has_v, head=layer.head_dim)
+            found |= {shape, replace(shape, kernel="attention")}
     if config.ple_dim:
-        found |= {Problem("norm", "sum", columns=width), Problem("ple"), Problem("activate", "SIDE")}
+        found |= {Problem("norm", "sum", columns=width), Problem("ple"), Problem("activate", activation="SIDE")}
     if config.expert_count:
         found |= {Problem(kernel, columns=width) for kernel in ("experts_norm", "experts_join")} | {Problem("route")}
-    suppressed = " suppressed" if config.suppress_tokens else ""
-    found.update(Problem("sample", how + suppressed) for how in SAMPLINGS)
+    suppressed = bool(config.suppress_tokens)
+    found.update(Problem("sample", sampling=how, suppressed=suppressed) for how in SAMPLINGS)
     return sorted(found)
 
 
-def layer_mode(layer: LayerConfig) -> str:
-    return ("sliding" if layer.sliding else "full") + ("" if layer.has_v else " without v")
-
-
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
-    narrowest: dict[tuple[str, str], int] = {}  # by mode and type: a tile is one pipeline whatever the width
-    tall: set[tuple[str, str]] = set()  # those with a matrix for which it is a tall one
+    narrowest: dict[Problem, int] = {}  # a tile is one pipeline whatever the width
+    tall: set[Problem] = set()  # those with a matrix for which it is a tall one
     shared: list[Problem] = []  # one is enough: it has no pipeline of its own but that which adds up
     groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
     together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
-        part, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.shape[0]
+        part, kind, columns = name.removesuffix(".weight").rpartition(".")[2], tensor.type, tensor.shape[0]
         if part in ("token_embd", "per_layer_token_embd"):
-            yield Problem("embed", "", tensor.type, columns)
-        mode = "head" if part == "token_embd" and config.tied else _MODES.get(part, "")
+            yield Problem("embed", kind=kind, columns=columns)
+        use = Use("head") if part == "token_embd" and config.tied else _USES.get(part)
         if part in ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"):
             other = name.replace("_gate", "_up") if "_gate" in part else name.replace("_up", "_gate")
-            alike, experts = tensors[other].type == tensor.type, part.endswith("_exps")
-            mode = "experts" if experts else "x" if config.expert_count else "norm"
-            mode += " geglu" if alike else ""
-            yield Problem("activate", "GEGLU" if alike else "SIDE" if experts else "APART")
+            alike, routed = tensors[other].type == kind, part.endswith("_exps")
+            use = Use("experts" if routed else "x" if config.expert_count else "norm", "geglu" if alike else "")
+            yield Problem("activate", activation="GEGLU" if alike else "SIDE" if routed else "APART")
         if part == "ffn_gate_up_exps":
-            yield Problem("activate", "GEGLU")
-        dense = mode and "experts" not in mode
-        rows = together.get(tensor, tensor.shape[1] * (2 if mode.endswith(" geglu") else 1)) if dense else 0
+            yield Problem("activate", activation="GEGLU")
+        if use is None:
+            continue
+        source, then, fine = use
+        rows = together.get(tensor, tensor.shape[1] * (2 if then == "geglu" else 1)) if source != "experts" else 0
         layer = config.layers[int(name.split(".")[1])] if part == "attn_output" else None
         joined = layer is not None and in_pieces(layer)
-        makes = joined or (mode.partition(" ")[0] in ("norm", "sum", "head") and pairs(columns) <= MOST_PAIRS)
-        deep = " deep" if rows * columns // 32 >= large_from(makes) else ""
+        makes = joined or (source in ("norm", "sum", "head") and pairs(columns) <= MOST_PAIRS)
+        product = Problem("matvec", source, then, kind=kind, columns=columns, fine=fine)
+        product = replace(product, deep=rows * columns // 32 >= large_from(makes))
         if layer is not None and joined:
-            yield Problem("matvec", "joined" + deep, tensor.type, columns, layer.head_dim)
-        elif mode:
-            yield Problem("matvec", mode + deep, tensor.type, columns)
-        if mode and mode != "head":
-            fed = "bytes" if part.startswith("ffn_") and mode != "thin" else ""  # if the model is to be fast
-            key = (f"{fed} {mode.removesuffix(' geglu')}" if "experts" in mode else fed, tensor.type)
-            narrowest[key] = min(columns, narrowest.get(key, columns))
-            if rows > NARROW:
-                tall.add(key)
-            if part in _SHARED and tile_shares(1, columns // 32, 8) > 1:
-                shared.append(Problem("tile", "shared", tensor.type, columns))
-    for (mode, kind), columns in narrowest.items():
-        yield Problem("tile", f"{mode} tall".strip() if (mode, kind) in tall else mode, kind, columns)
+            product = replace(product, source="joined", head=layer.head_dim)
+        yield product
+        if source == "head":
+            continue
+        in_bytes = part.startswith("ffn_") and source != "thin"  # if the model is to be fast
+        tile = Problem("tile", kind=kind, in_bytes=in_bytes)
+        if source == "experts":
+            tile = replace(tile, source="experts", then="weighted" if then == "weighted" else "")
+        narrowest[tile] = min(columns, narrowest.get(tile, columns))
+        if rows > NARROW:
+            tall.add(tile)
+        if part in _SHARED and tile_shares(1, columns // 32, 8) > 1:
+            shared.append(Problem("tile", kind=kind, columns=columns, shared=True))
+    for tile, columns in narrowest.items():
+        yield replace(tile, columns=columns, tall=tile in tall)
     yield from sorted(shared)[:1]
 
 

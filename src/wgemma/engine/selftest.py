@@ -105,7 +105,7 @@ def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Ver
     readers: dict[str, bool] = {}  # by weight type, whether one of them is right
     for problem, own in groupby(outputs, key=lambda output: output.problem):
         pairs = list(zip(own, answers()[problem.answer], strict=True))
-        rounds = fast and (problem.kernel == "matvec" or "bytes" in problem.mode)
+        rounds = fast and (problem.kernel == "matvec" or problem.in_bytes)
         tolerance = ROUNDED if rounds else TOLERANCE
         right = all(output.error(arena, answer) <= tolerance for output, answer in pairs)  # never so with a NaN
         if not right:

@@ -68,7 +68,7 @@ class Trial:
         self.outputs: list[Output] = []
         self._inputs: dict[tuple[Any, ...], Buffer] = {}
         self._matrices: dict[tuple[str, int], Matrix] = {}
-        self._layers: dict[tuple[str, int], Layer] = {}
+        self._layers: dict[tuple[bool, bool, int], Layer] = {}  # by sliding, has_v, head_dim
         self._freed_apart: list[Cache | Sampler] = []
         self._decoder: Decoder | None = None
 
@@ -120,7 +120,7 @@ class Trial:
             width = q + (2 if own else 1) * kv
             attention = Attention((), q, q + kv if own else q, width, q_norm, k_norm, matrix)
             made = Layer(layer, 1.0, unused, unused, attention, FeedForward((), matrix), None, None)
-            self._layers[given.layer_mode(layer), head] = made
+            self._layers[layer.sliding, own, head] = made
         pairs = {layer.sliding: _pairs(layer) for layer in self.config.layers}
         turns = {sliding: self._upload(_turns(count)) for sliding, count in pairs.items()}
         layers = tuple(self._layers.values())
@@ -192,10 +192,10 @@ class Trial:
         self._keep(problem, y, columns=problem.columns)
 
     def _matvec(self, problem: Problem) -> None:
-        source, _, then = problem.mode.removesuffix(" deep").partition(" ")
-        self.matmuls.large = 0 if problem.mode.endswith(" deep") else LARGE
+        source, then = problem.source, problem.then
+        self.matmuls.large = 0 if problem.deep else LARGE
         if source == "experts":
-            self._experts(problem, then)
+            self._experts(problem)
             return
         matrix, rows, columns = self._matrices[problem.kind, problem.columns], given.FEW, problem.columns
         share = 1 / given.periods_of(columns)
@@ -217,9 +217,7 @@ class Trial:
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         else:
             bare = self._buffer(4 * rows * given.ROWS)
-            result = Result(
-                y, then="GEGLU" if then == "geglu" else "", bare=bare, fine=then == "fine" or source == "joined"
-            )
+            result = Result(y, then="GEGLU" if then == "geglu" else "", bare=bare, fine=problem.fine)
             self.matmuls.linear(self.tape, matrix, rows, x, result)
         self._keep(problem, y)
         if residual:
@@ -240,34 +238,35 @@ class Trial:
         self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y, fine=True))
         self._keep(problem, y)
 
-    def _experts(self, problem: Problem, then: str) -> None:
+    def _experts(self, problem: Problem) -> None:
         matrix, each = self._matrices[problem.kind, problem.columns], given.FEW * given.SLOTS
+        geglu, weighted = problem.then == "geglu", problem.then == "weighted"
         share = 1 / given.periods_of(problem.columns)
-        x = self._repeat("x", each if then == "weighted" else given.FEW, problem.columns, share)
-        y = self._buffer(4 * each * given.ROWS // given.EXPERTS // (2 if then == "geglu" else 1))
-        weights = self._put("weights", each) if then == "weighted" else None
+        x = self._repeat("x", each if weighted else given.FEW, problem.columns, share)
+        y = self._buffer(4 * each * given.ROWS // given.EXPERTS // (2 if geglu else 1))
+        weights = self._put("weights", each) if weighted else None
         choices = Choices(given.FEW, given.SLOTS, given.EXPERTS, self._words(*given.CHOSEN))
-        self.matmuls.experts(self.tape, matrix, choices, x, y, geglu=then == "geglu", weights=weights)
+        self.matmuls.experts(self.tape, matrix, choices, x, y, geglu=geglu, weights=weights)
         self._keep(problem, y)
 
     def _tile(self, problem: Problem) -> None:
-        if "experts" in problem.mode:
+        if problem.source == "experts":
             self._crowd(problem)
             return
         matrix = self._matrices[problem.kind, problem.columns]
-        self.matmuls.narrow = 0 if problem.mode.endswith("tall") else NARROW
+        self.matmuls.narrow = 0 if problem.tall else NARROW
         for rows in given.MANY:
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)
-            rounded = self._buffer(rows * problem.columns // 32 * 48) if problem.mode.startswith("bytes") else None
-            parts = self._buffer(8 * y.size) if problem.mode == "shared" else None
+            rounded = self._buffer(rows * problem.columns // 32 * 48) if problem.in_bytes else None
+            parts = self._buffer(8 * y.size) if problem.shared else None
             self.matmuls.linear(self.tape, matrix, rows, x, Result(y, rounded=rounded, parts=parts))
             self._keep(problem, y)
 
     def _crowd(self, problem: Problem) -> None:
         """Many rows that go to few experts."""
         matrix, rows = self._matrices[problem.kind, problem.columns], given.MANY[1]
-        grid, each, weighted = (rows, given.SLOTS, given.EXPERTS), rows * given.SLOTS, "weighted" in problem.mode
+        grid, each, weighted = (rows, given.SLOTS, given.EXPERTS), rows * given.SLOTS, problem.then == "weighted"
         share = 1 / given.periods_of(problem.columns)
         x = self._repeat("x", each if weighted else rows, problem.columns, share)
         y = self._buffer(4 * each * given.ROWS // given.EXPERTS)
@@ -281,18 +280,18 @@ class Trial:
 
     def _norm(self, problem: Problem) -> None:
         columns = problem.columns
-        source = self._residual(columns, 1.0, norm=problem.mode == "norm")
+        source = self._residual(columns, 1.0, norm=problem.source == "norm")
         x = self.matmuls.settle(self.tape, given.FEW, source)
         self._keep(problem, x, size=source.h.size, columns=columns)
         self._keep(problem, source.h_out, columns=columns)
 
     def _activate(self, problem: Problem) -> None:
         n, rows, stride = given.PRODUCTS, given.FEW, given.PRODUCTS + given.SIDE[1]
-        y, beside = self._buffer(4 * rows * n), problem.mode == "SIDE"
+        y, beside = self._buffer(4 * rows * n), problem.activation == "SIDE"
         bindings: dict[str, Binding] = {"x": self._put("x", rows * n * (1 if beside else 2)), "y": y}
         bindings["side"] = self._put("side", rows * stride)
         params = {"n": n, **({"side_stride": stride, "side_offset": given.SIDE[1]} if beside else {})}
-        self.tape.run("activate", [-(-n // 256), rows], bindings, params, {problem.mode: True})
+        self.tape.run("activate", [-(-n // 256), rows], bindings, params, {problem.activation: True})
         self._keep(problem, y)
 
     def _ple(self, problem: Problem) -> None:
@@ -337,7 +336,7 @@ class Trial:
 
     def _with_cache(self, problem: Problem) -> tuple[Layer, Cache, list[Segment]]:
         """A layer with a cache of its own (a full one's in two segments) and a row of hashes in `qkv`."""
-        layer = self._layers[problem.mode, problem.head]
+        layer = self._layers[problem.sliding, not problem.without_v, problem.head]
         config = replace(self.config, layers=(layer.config,))
         half = given.DEPTH // 2
         cache = Cache(self.device, config, kv=self.kv, chunk=half - given.WINDOW, context=half)
@@ -385,7 +384,7 @@ class Trial:
         sampler = Sampler(self.device, self.config, rows, history)
         self._freed_apart.append(sampler)
         self.device.write(sampler.logits, 0, given.logits().tobytes())
-        recipe = sampler.begin(given.SAMPLINGS[problem.mode.split()[0]], given.VOCAB)
+        recipe = sampler.begin(given.SAMPLINGS[problem.sampling], given.VOCAB)
         sampler.record(self.tape, recipe, given.DEPTH)
         result = given.POSITION % RESULTS * RESULT_BYTES
         self._keep(problem, rows, form="I")
@@ -394,12 +393,12 @@ class Trial:
 
 def _small(config: Config) -> Config:
     """The model's kinds of layers, in small."""
-    layers: dict[tuple[str, int], LayerConfig] = {}
+    layers: dict[tuple[bool, bool, int], LayerConfig] = {}
     for layer in config.layers:
         if layer.donor is None:
             small = replace(layer, heads=given.HEADS, kv_heads=given.KV_HEADS, ffn_width=32)
             small = replace(small, window=given.WINDOW if layer.sliding else None)
-            layers[given.layer_mode(layer), layer.head_dim] = small
+            layers[layer.sliding, layer.has_v, layer.head_dim] = small
     return replace(
         config,
         layers=tuple(layers.values()),
