@@ -1,4 +1,4 @@
-"""C types looked up instead of parsed.
+"""C types looked up instead of parsed, and checked where they are filled by hand.
 
 wgpu names C types in strings (`WGPUBufferDescriptor *`), and cffi runs a whole C parser over each new one, with every
 name of wgpu's header in front: 20 ms, forty times before a model answers. Nearly all of them are a declared name with
@@ -9,7 +9,36 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from wgemma.errors import DeviceError
+
+WGPU = "0.32"  # the wgpu whose C structs raw.py fills
+
+# Those structs: their size in pointers, and their fields in order.
+STRUCTS = {
+    "WGPUChainedStruct": (2, ("next", "sType")),
+    "WGPUStringView": (2, ("data", "length")),
+    "WGPUShaderSourceWGSL": (4, ("chain", "code")),
+    "WGPUShaderModuleDescriptor": (3, ("nextInChain", "label")),
+    "WGPUBufferMapCallbackInfo": (5, ("nextInChain", "mode", "callback", "userdata1", "userdata2")),
+}
 _PLAIN = re.compile(r"(\w+) ?(\*|\[(\d*)\])? ?")
+
+
+def check_structs(ffi: Any, version: str) -> None:
+    """Raises `DeviceError` if a struct that we fill is not what it was in the wgpu we know: C would read past it, or
+    take one field for another."""
+    for name, (pointers, fields) in STRUCTS.items():
+        try:
+            declared = ffi.typeof(name)
+            same = ffi.sizeof(declared) == pointers * ffi.sizeof("void *")
+            same = same and tuple(field for field, _ in declared.fields) == fields
+        except Exception:  # it is not there at all, or not a struct
+            same = False
+        if not same:
+            raise DeviceError(
+                f"wgpu {version} declares {name} differently from wgpu {WGPU}, which wgemma needs. "
+                f"Install it with `pip install 'wgpu=={WGPU}.*'`."
+            )
 
 
 def look_up_types(ffi: Any) -> None:

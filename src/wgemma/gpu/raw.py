@@ -2,7 +2,8 @@
 
 Recording is a tight loop over them, three times as fast as wgpu's Python methods. Reading uses them too, because wgpu
 waits in a thread that notices the end of the last submission only, and lets nothing be submitted meanwhile. They are
-private to wgpu; where they are missing its public methods do it, slower.
+private to wgpu; where they are missing its public methods do it, slower, and where their structs have changed nothing
+is done at all.
 """
 
 import time
@@ -14,7 +15,7 @@ from weakref import WeakValueDictionary
 import wgpu
 
 from wgemma.gpu.bytes import around
-from wgemma.gpu.c_types import look_up_types
+from wgemma.gpu.c_types import check_structs, look_up_types
 from wgemma.gpu.tape import Copy
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ except ImportError:  # another backend of wgpu: the public methods will do
     GPUShaderModule = ffi = lib = libf = None
 else:
     look_up_types(ffi)
+    check_structs(ffi, wgpu.__version__)
 
 SMALL_READ = 1 << 16  # readings up to this size share buffers
 _LONGEST_PAUSE = 0.001  # seconds between two looks at whether a result is there
