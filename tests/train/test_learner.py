@@ -208,3 +208,12 @@ def test_gradients_that_are_not_finite_move_nothing(begin: Callable[..., Learner
     assert not np.isfinite(run(learner.update(1e-3, 0)))
     assert run(learner.state()) == before
     assert np.isfinite(run(learner.update(1e-3, 0)))  # and they are forgotten
+
+
+def test_settings_that_are_whole_numbers_count_as_such(begin: Callable[..., Learner]) -> None:
+    """Without gradients only the decay moves anything: to half of it, at a rate of 0.5."""
+    learner = begin("e2b-Brand", weight_decay=1, clip=1, eps=1)
+    before = numbers(run(learner.adapter()))
+    run(learner.update(0.5, 0))
+    for name, pair in numbers(run(learner.adapter())).items():
+        assert all(np.allclose(after, old / 2, rtol=1e-6) for after, old in zip(pair, before[name], strict=True)), name
