@@ -50,31 +50,29 @@ class Uniform:
         self.kernel = kernel
         self.fields = dict(fields)  # types by name, in order
         self._names = tuple(fields)
-        self._floats = tuple(name for name, kind in fields.items() if kind == "f32")
+        self._floats = tuple(at for at, kind in enumerate(fields.values()) if kind == "f32")
         self._struct = struct.Struct("<" + "".join(_FORMATS[kind] for kind in fields.values()))
-
-    @property
-    def size(self) -> int:
-        return self._struct.size
 
     def pack(self, values: Values) -> bytes:
         """The bytes of the uniform. Every field wants a value: an f32 a float, the others an int, or a bool for 0 or 1.
         Raises `ValueError` that names the field if one is missing, unknown, of the wrong type or out of range."""
-        if values.keys() == self.fields.keys() and all(isinstance(values[name], float) for name in self._floats):
-            try:
-                return self._struct.pack(*[values[name] for name in self._names])
-            except (struct.error, OverflowError):
-                pass
+        try:
+            numbers = [values[name] for name in self._names]
+            good = len(values) == len(numbers)
+            for at in self._floats:
+                good = good and isinstance(numbers[at], float)
+            if good:
+                return self._struct.pack(*numbers)
+        except (KeyError, struct.error, OverflowError):
+            pass
         raise ValueError(f"{self.kernel}: {self._complaint(values)}")
 
     def _complaint(self, values: Values) -> str:
         """What is wrong with these values."""
-        for what, names in (
-            ("is missing", self.fields.keys() - values.keys()),
-            ("is not a field of its Params", values.keys() - self.fields.keys()),
-        ):
-            if names:
-                return f"{', '.join(sorted(names))} {what}"
+        if missing := self.fields.keys() - values.keys():
+            return f"no value for {', '.join(sorted(missing))}"
+        if unknown := values.keys() - self.fields.keys():
+            return f"Params has no field {', '.join(sorted(unknown))}"
         for name, kind in self.fields.items():
             value = values[name]
             if isinstance(value, float) != (kind == "f32"):
