@@ -12,10 +12,11 @@ const LARGE = 1 << 20; // writes from this size on are staged here, up to this o
 const STAGE = 32 << 20;
 const STAGES = 6; // staging buffers for them
 const LEISURE = 2000; // milliseconds without such a write, after which their memory is given back
+/** @type {GPUFeatureName[]} */
 const FEATURES = ["shader-f16", "subgroups", "timestamp-query"];
 
 /** Our limits, by WebGPU's names for them. */
-const LIMITS = {
+const LIMITS = /** @type {const} */ ({
   binding: "maxStorageBufferBindingSize",
   buffer: "maxBufferSize",
   storage_buffers: "maxStorageBuffersPerShaderStage",
@@ -23,12 +24,13 @@ const LIMITS = {
   invocations: "maxComputeInvocationsPerWorkgroup",
   workgroups: "maxComputeWorkgroupsPerDimension",
   offset_alignment: "minStorageBufferOffsetAlignment",
-};
-const ALSO = ["maxComputeWorkgroupSizeX"]; // wanted at its best, but nobody asks for its value
+});
+const ALSO = /** @type {const} */ (["maxComputeWorkgroupSizeX"]); // wanted at its best, but nobody asks for its value
 const MARGIN = 1 << 20; // an adapter may refuse a buffer of exactly its own maximum (SwiftShader's 1 GiB)
 
-/** What to raise in Python: `kind` is "lost", "out-of-memory", "validation" or "missing". */
+/** What to raise in Python. */
 class Trouble extends Error {
+  /** @param {"lost" | "out-of-memory" | "validation" | "missing"} kind @param {string} message */
   constructor(kind, message) {
     super(message);
     this.name = "Trouble";
@@ -44,6 +46,7 @@ class Trouble extends Error {
 export async function openGpu({ plain = false } = {}) {
   const adapter = await requestAdapter();
   const features = plain ? [] : FEATURES.filter((name) => adapter.features.has(name));
+  /** @type {Record<string, number>} */
   const requiredLimits = {};
   for (const name of [...Object.values(LIMITS), ...ALSO]) {
     const value = adapter.limits[name];
@@ -53,7 +56,7 @@ export async function openGpu({ plain = false } = {}) {
     const device = await adapter.requestDevice({ requiredFeatures: features, requiredLimits });
     return new Gpu(adapter, device, features);
   } catch (error) {
-    throw new Trouble("missing", `the GPU cannot be opened: ${error.message}`);
+    throw new Trouble("missing", `the GPU cannot be opened: ${messageOf(error)}`);
   }
 }
 
@@ -68,34 +71,44 @@ async function requestAdapter() {
   throw new Trouble("missing", "this browser gives no WebGPU adapter");
 }
 
+/**
+ * @typedef {{layout: GPUBindGroupLayout, pipeline: GPUComputePipeline | null, now: () => GPUComputePipeline}} Kernel
+ * @typedef {{copy: [GPUBuffer, number, GPUBuffer, number, number]}} Copy
+ * @typedef {{copy: null, kernel: Kernel, pipeline: GPUComputePipeline | null, group: GPUBindGroup,
+ *   x: number, y: number, z: number}} Dispatch
+ */
+
 class Gpu {
   #device;
   #queue;
-  #buffers = new Map();
-  #kernels = [];
+  /** @type {Map<number, GPUBuffer>} */ #buffers = new Map();
+  /** @type {Kernel[]} */ #kernels = [];
   #numbers = 0;
-  #spare = []; // staging buffers
-  #unconfirmed = []; // promises of troubles
-  #uncaptured = null; // the first trouble that nobody was asked about
-  #paced = null; // a promise: what was submitted up to the last `pace` is done
-  #ready = []; // staging buffers for large writes, mapped and ready to be filled
+  /** @type {GPUBuffer[]} staging buffers */ #spare = [];
+  /** @type {Promise<Trouble | null | void>[]} */ #unconfirmed = [];
+  /** @type {Trouble | null} the first one that nobody was asked about */ #uncaptured = null;
+  /** @type {Promise<void> | null} what was submitted up to the last `pace` is done */ #paced = null;
+  /** @type {GPUBuffer[]} for large writes, mapped and ready to be filled */ #ready = [];
   #stages = 0; // how many of them there are
   #leisure = 0; // the timer after which they are given back
   #fresh = 0; // bytes written since the last `flush`
-  #onTheWay = []; // {bytes, done}: what was written before each `flush`, oldest first
+  /** @type {{bytes: number, done: Promise<void>}[]} what was written before each `flush`, oldest first */ #onTheWay = [];
   #lost = "";
 
-  /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {string[]} features */
+  /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {GPUFeatureName[]} features */
   constructor(adapter, device, features) {
     this.#device = device;
     this.#queue = device.queue;
+    /** @type {Partial<GPUAdapterInfo>} */
     const info = adapter.info ?? {};
     this.name = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "a WebGPU adapter";
     this.kind = info.isFallbackAdapter || info.architecture === "swiftshader" ? "CPU" : "";
     this.features = features;
     this.subgroupSize = features.includes("subgroups") ? info.subgroupMinSize || 4 : 1;
-    this.limits = {};
-    for (const [ours, theirs] of Object.entries(LIMITS)) this.limits[ours] = device.limits[theirs];
+    const names = /** @type {(keyof typeof LIMITS)[]} */ (Object.keys(LIMITS));
+    const limits = names.map((name) => [name, device.limits[LIMITS[name]]]);
+    /** @type {Record<keyof typeof LIMITS, number>} */
+    this.limits = Object.fromEntries(limits);
     this.limits.buffer -= MARGIN;
     this.limits.binding = Math.min(this.limits.binding, this.limits.buffer);
     device.addEventListener("uncapturederror", ({ error }) => (this.#uncaptured ??= troubleOf(error)));
@@ -104,7 +117,14 @@ class Gpu {
 
   // -- buffers
 
-  /** A zeroed buffer's number; whether there was room for it is known at `confirm`. */
+  /** @param {number} number */
+  #buffer(number) {
+    const found = this.#buffers.get(number);
+    if (!found) throw new Trouble("validation", `there is no buffer ${number}`);
+    return found;
+  }
+
+  /** A zeroed buffer's number; whether there was room for it is known at `confirm`. @param {number} size @param {string} label */
   buffer(size, label) {
     this.check();
     const { STORAGE, UNIFORM, COPY_SRC, COPY_DST } = GPUBufferUsage;
@@ -115,13 +135,13 @@ class Gpu {
     return this.#numbers;
   }
 
-  /** Gives a buffer's memory back at once. */
+  /** Gives a buffer's memory back at once. @param {number} number */
   free(number) {
     this.#buffers.get(number)?.destroy();
     this.#buffers.delete(number);
   }
 
-  /** Lets go of a buffer; programs that use it keep it. */
+  /** Lets go of a buffer; programs that use it keep it. @param {number} number */
   forget(number) {
     this.#buffers.delete(number);
   }
@@ -129,36 +149,40 @@ class Gpu {
   /**
    * Puts whole words into a buffer: bytes [from, from + size) of a Uint8Array, or of a Python object with a buffer.
    * Offset and size are multiples of four.
+   * @param {number} number @param {number} offset @param {Uint8Array<ArrayBuffer> | PyArray} data
+   * @param {number} from @param {number} size
    */
   write(number, offset, data, from, size) {
     this.check();
     this.#fresh += size;
-    const target = this.#buffers.get(number);
-    const view = data instanceof Uint8Array ? null : data.getBuffer("u8");
-    const bytes = (view?.data ?? data).subarray(from, from + size);
+    const target = this.#buffer(number);
+    const view = data instanceof Uint8Array ? { data, release() {} } : data.getBuffer("u8");
+    const bytes = view.data.subarray(from, from + size);
     try {
       if (size < LARGE || !this.#stage(target, offset, bytes)) this.#queue.writeBuffer(target, offset, bytes);
     } finally {
-      view?.release();
+      view.release();
     }
   }
 
   /**
    * Writes through mapped memory of our own, which is three times as fast as writeBuffer; false when there is none free.
+   * @param {GPUBuffer} target @param {number} offset @param {Uint8Array} bytes
    */
   #stage(target, offset, bytes) {
     if (bytes.length > STAGE) return false;
-    let staging = this.#ready.pop();
-    if (!staging && this.#stages < STAGES) {
+    let free = this.#ready.pop();
+    if (!free && this.#stages < STAGES) {
       const how = { size: STAGE, usage: GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC, mappedAtCreation: true };
       try {
-        staging = this.#scoped("staging memory", () => this.#device.createBuffer(how));
+        free = this.#scoped("staging memory", () => this.#device.createBuffer(how));
       } catch {
         return false; // the page has no memory for it; if the GPU has none, `confirm` says so
       }
       this.#stages++;
     }
-    if (!staging) return false;
+    if (!free) return false;
+    const staging = free;
     new Uint8Array(staging.getMappedRange(0, bytes.length)).set(bytes);
     staging.unmap();
     const encoder = this.#device.createCommandEncoder();
@@ -175,39 +199,42 @@ class Gpu {
     for (const staging of this.#ready.splice(0)) staging.destroy();
   }
 
-  /** Returns when at most `most` of the bytes written so far are still on their way. */
+  /** Returns when at most `most` of the bytes written so far are still on their way. @param {number} most */
   async flush(most) {
     const done = this.#queue.onSubmittedWorkDone().catch(() => {}); // a lost device shows elsewhere
     this.#onTheWay.push({ bytes: this.#fresh, done });
     this.#fresh = 0;
     let left = this.#onTheWay.reduce((sum, { bytes }) => sum + bytes, 0);
     while (left > most) {
-      const { bytes, done } = this.#onTheWay.shift();
-      await done;
-      left -= bytes;
+      const oldest = this.#onTheWay.shift();
+      if (!oldest) break;
+      await oldest.done;
+      left -= oldest.bytes;
     }
     this.check();
   }
 
   /**
    * Asks now for whole words as they are after everything submitted so far; offset and size are multiples of four.
-   * @returns {Promise<Uint8Array>}
+   * @param {number} number @param {number} offset @param {number} size @returns {Promise<Uint8Array>}
    */
   read(number, offset, size) {
     this.check();
     const staging = (size <= SMALL && this.#spare.pop()) || this.#staging(Math.max(size, SMALL));
     const encoder = this.#device.createCommandEncoder();
-    encoder.copyBufferToBuffer(this.#buffers.get(number), offset, staging, 0, size);
+    encoder.copyBufferToBuffer(this.#buffer(number), offset, staging, 0, size);
     this.#queue.submit([encoder.finish()]);
     const reading = this.#mapped(staging, size);
     reading.catch(() => {}); // it may be nobody's any more when it fails
     return reading;
   }
 
+  /** @param {number} size */
   #staging(size) {
     return this.#device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
   }
 
+  /** @param {GPUBuffer} staging @param {number} size */
   async #mapped(staging, size) {
     try {
       await staging.mapAsync(GPUMapMode.READ, 0, size);
@@ -228,7 +255,7 @@ class Gpu {
    * A shader's number. It is compiled beside others, and whether it can be is known at `confirm`; a replay that comes
    * before that compiles it on the spot.
    * @param {string} name @param {string} code
-   * @param {Iterable<number>} indices of its bindings @param {Iterable<string>} types of them, in WebGPU's words
+   * @param {Iterable<number>} indices of its bindings @param {Iterable<GPUBufferBindingType>} types of them, in WebGPU's words
    */
   kernel(name, code, indices, types) {
     this.check();
@@ -236,14 +263,15 @@ class Gpu {
     const entries = [...indices].map((binding, i) => {
       return { binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: kinds[i] } };
     });
-    const [layout, descriptor] = this.#scoped(name, () => {
+    const { layout, descriptor } = this.#scoped(name, () => {
       const layout = this.#device.createBindGroupLayout({ entries });
       const module = this.#device.createShaderModule({ label: name, code });
       const all = this.#device.createPipelineLayout({ bindGroupLayouts: [layout] });
-      return [layout, { label: name, layout: all, compute: { module, entryPoint: "main" } }];
+      return { layout, descriptor: { label: name, layout: all, compute: { module, entryPoint: "main" } } };
     });
-    const kernel = { layout, pipeline: null };
-    kernel.now = () => (kernel.pipeline ??= this.#scoped(name, () => this.#device.createComputePipeline(descriptor)));
+    const now = () => (kernel.pipeline ??= this.#scoped(name, () => this.#device.createComputePipeline(descriptor)));
+    /** @type {Kernel} */
+    const kernel = { layout, pipeline: null, now };
     const compiled = this.#device.createComputePipelineAsync(descriptor).then(
       (pipeline) => void (kernel.pipeline ??= pipeline),
       (error) => new Trouble("validation", `${name}: ${error.message}`),
@@ -258,6 +286,7 @@ class Gpu {
    * A recorded tape as one function. `spec` is a Python array of doubles, command after command:
    *   kernel, x, y, z, count, count × (binding, buffer, offset, size)      a dispatch
    *   −1, source, offset, target, offset, size                             a copy
+   * @param {PyArray} spec
    */
   program(spec) {
     this.check();
@@ -269,12 +298,14 @@ class Gpu {
     }
   }
 
+  /** @param {Float64Array} words */
   #steps(words) {
+    /** @type {(Copy | Dispatch)[]} */
     const steps = [];
     for (let at = 0; at < words.length; ) {
       if (words[at] < 0) {
         const [source, from, target, to, size] = words.subarray(at + 1, at + 6);
-        steps.push({ copy: [this.#buffers.get(source), from, this.#buffers.get(target), to, size] });
+        steps.push({ copy: [this.#buffer(source), from, this.#buffer(target), to, size] });
         at += 6;
         continue;
       }
@@ -284,7 +315,7 @@ class Gpu {
       const entries = [];
       for (const end = at + 4 * count; at < end; at += 4) {
         const [binding, buffer, offset, size] = words.subarray(at, at + 4);
-        entries.push({ binding, resource: { buffer: this.#buffers.get(buffer), offset, size } });
+        entries.push({ binding, resource: { buffer: this.#buffer(buffer), offset, size } });
       }
       const group = this.#device.createBindGroup({ layout: kernel.layout, entries });
       steps.push({ copy: null, kernel, pipeline: null, group, x, y, z });
@@ -292,7 +323,7 @@ class Gpu {
     return steps;
   }
 
-  /** Each replay records a fresh command buffer, as WebGPU demands. */
+  /** Each replay records a fresh command buffer, as WebGPU demands. @param {(Copy | Dispatch)[]} steps */
   #replayer(steps) {
     let compiled = false;
     return () => {
@@ -309,7 +340,7 @@ class Gpu {
           continue;
         }
         pass ??= encoder.beginComputePass();
-        pass.setPipeline(step.pipeline);
+        pass.setPipeline(/** @type {GPUComputePipeline} */ (step.pipeline));
         pass.setBindGroup(0, step.group);
         pass.dispatchWorkgroups(step.x, step.y, step.z);
       }
@@ -360,7 +391,10 @@ class Gpu {
     this.#spare.length = 0;
   }
 
-  /** Carries `make` out between error scopes; what they catch waits for `confirm`. */
+  /**
+   * Carries `make` out between error scopes; what they catch waits for `confirm`.
+   * @template T @param {string} what @param {() => T} make
+   */
   #scoped(what, make) {
     this.#device.pushErrorScope("out-of-memory");
     this.#device.pushErrorScope("validation");
@@ -381,14 +415,20 @@ class Gpu {
     if (trouble) throw trouble;
   }
 
-  /** Why a promise of WebGPU's was rejected: a device that is being lost says so a little later. */
+  /** Why a promise of WebGPU's was rejected: a device that is being lost says so a little later. @param {unknown} error */
   async #reason(error) {
     await Promise.race([this.#device.lost, new Promise((done) => setTimeout(done, 500))]);
     if (this.#lost) return new Trouble("lost", this.#lost);
-    return this.#uncaptured ?? new Trouble("validation", error.message);
+    return this.#uncaptured ?? new Trouble("validation", messageOf(error));
   }
 }
 
+/** @param {unknown} error */
+function messageOf(error) {
+  return /** @type {Error} */ (error).message;
+}
+
+/** @param {GPUError} error */
 function troubleOf(error, what = "") {
   const full = error instanceof GPUOutOfMemoryError;
   return new Trouble(full ? "out-of-memory" : "validation", full ? what : [what, error.message].filter(Boolean).join(": "));

@@ -126,15 +126,15 @@ async function decoded(model, { signal, told, notes }) {
  */
 async function read(model, tokens, signal) {
   const text = await textOf(model, tokens - MARKUP);
-  let last = null;
-  for (let run = 0; run < 2; run++) {
+  for (let run = 1; ; run++) {
     const fresh = `${Math.random().toString().slice(2, 8)} ${text}`; // so that nothing is known of it yet
-    last = await replied(model, fresh, { maxTokens: 1, limit: LIMIT, signal });
+    const last = await replied(model, fresh, { maxTokens: 1, limit: LIMIT, signal });
     if (!last?.usage || !last.timing) return null;
+    if (run < 2) continue;
+    const { prompt, reused } = last.usage;
+    const ms = last.timing.firstToken;
+    return { tokens: prompt - reused, reused, ms, tokensPerSecond: (1000 * (prompt - reused)) / ms };
   }
-  const { prompt, reused } = last.usage;
-  const ms = last.timing.firstToken;
-  return { tokens: prompt - reused, reused, ms, tokensPerSecond: (1000 * (prompt - reused)) / ms };
 }
 
 /** Prose of at most, and about, so many tokens. @param {import("./bench").Benchable} model @param {number} tokens */

@@ -9,6 +9,7 @@
 import { FileSource } from "./file.js";
 import { WebSource } from "./http.js";
 
+/** @type {FileSource | WebSource | null} */
 let source = null;
 
 self.onmessage = async ({ data }) => {
@@ -20,7 +21,8 @@ self.onmessage = async ({ data }) => {
   try {
     const bytes = await source.read(offset, length);
     self.postMessage({ id, bytes }, [bytes.buffer]);
-  } catch ({ code, message }) {
+  } catch (error) {
+    const { code, message } = /** @type {Error & {code?: string}} */ (error);
     self.postMessage({ id, code: code ?? "worker", message });
   }
 };

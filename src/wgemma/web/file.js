@@ -3,13 +3,14 @@
 import { WgemmaError } from "./trouble.js";
 
 export class FileSource {
-  /** @param {Blob} blob */
-  constructor(blob, name = blob.name ?? "the file") {
+  /** @param {Blob | File} blob @param {string} [name] */
+  constructor(blob, name = "name" in blob ? blob.name : "the file") {
     this.name = name;
     this.size = blob.size;
     this.blob = blob;
   }
 
+  /** @param {number} offset @param {number} length */
   async read(offset, length) {
     try {
       return new Uint8Array(await this.blob.slice(offset, offset + length).arrayBuffer());

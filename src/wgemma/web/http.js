@@ -11,23 +11,27 @@ const PATIENCE = 30_000; // milliseconds without a byte before a line counts as 
 
 /** A file on a web server that answers Range requests; nothing of it is kept. */
 export class WebSource {
+  /** @param {string} url @param {AbortSignal} [signal] */
   static async open(url, signal) {
-    let answer;
+    let size = NaN;
+    let validator = "";
     await persist(url, signal, async () => {
-      answer = await request(url, { headers: { Range: "bytes=0-0" }, signal });
+      const answer = await request(url, { headers: { Range: "bytes=0-0" }, signal });
       await answer.body?.cancel();
+      if (answer.status === 206) size = Number(/^bytes 0-0\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "")?.[1]);
+      validator = validatorOf(answer);
       return { whole: true, moved: true };
     });
-    const size = Number(/^bytes 0-0\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "")?.[1]);
-    if (answer.status !== 206 || !size) {
+    if (!size) {
       throw new WgemmaError(
         "network",
         `${url}: the server does not answer Range requests, so single parts cannot be read. Load it with save: true.`,
       );
     }
-    return new WebSource(url, size, validatorOf(answer), signal);
+    return new WebSource(url, size, validator, signal);
   }
 
+  /** @param {string} url @param {number} size @param {string} validator @param {AbortSignal} [signal] */
   constructor(url, size, validator, signal) {
     this.name = nameOf(url);
     this.size = size;
@@ -36,6 +40,7 @@ export class WebSource {
     this.signal = signal;
   }
 
+  /** @param {number} offset @param {number} length */
   async read(offset, length) {
     const bytes = new Uint8Array(length);
     let have = 0;
@@ -61,7 +66,7 @@ export class WebSource {
   async close() {}
 }
 
-/** The last part of an address, without what only the server needs. */
+/** The last part of an address, without what only the server needs. @param {string} url */
 export function nameOf(url) {
   const last = new URL(url).pathname.split("/").pop() || url;
   try {
@@ -71,16 +76,20 @@ export function nameOf(url) {
   }
 }
 
-/** What tells one version of a file from another. */
+/** What tells one version of a file from another. @param {Response} answer */
 export function validatorOf(answer) {
   return answer.headers.get("ETag") ?? answer.headers.get("Last-Modified") ?? "";
 }
 
+/** @param {string} url */
 export function changed(url) {
   return new WgemmaError("network", `${nameOf(url)} changed on the server while it was read. Load it again.`);
 }
 
-/** A request that was answered; refusals are errors, no answer at all is a TypeError, as fetch has it. */
+/**
+ * A request that was answered; refusals are errors, no answer at all is a TypeError, as fetch has it.
+ * @param {string} url @param {{headers?: Record<string, string>, signal?: AbortSignal}} [options]
+ */
 export async function request(url, { headers = {}, signal } = {}) {
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(new TypeError("no answer")), PATIENCE);
@@ -92,9 +101,9 @@ export async function request(url, { headers = {}, signal } = {}) {
   return answer;
 }
 
-/** The chunks of an answer; a line that is cut ends them early. */
+/** The chunks of an answer; a line that is cut ends them early. @param {Response} answer */
 export async function* pieces(answer) {
-  const reader = answer.body.getReader();
+  const reader = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (answer.body).getReader();
   try {
     for (;;) {
       const timer = setTimeout(() => reader.cancel(), PATIENCE);
@@ -103,10 +112,15 @@ export async function* pieces(answer) {
       yield value;
     }
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (isAbort(error)) throw error;
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+/** Whether the caller gave up. @param {unknown} error */
+export function isAbort(error) {
+  return error instanceof Error && error.name === "AbortError";
 }
 
 /**
@@ -131,6 +145,7 @@ export async function persist(url, signal, attempt, kept = () => "") {
   throw unreachable(url, ` ${kept()}`.trimEnd());
 }
 
+/** @param {string} url */
 export function unreachable(url, more = "") {
   const host = new URL(url).host;
   return new WgemmaError("network", `${nameOf(url)}: ${host} does not answer. Check the connection and load it again.${more}`);

@@ -6,6 +6,11 @@
  *   a sound     Float32Array                 16 kHz, one channel
  */
 
+/**
+ * @typedef {import("./wgemma").Message} Message
+ * @typedef {import("./wgemma").ContentPart} ContentPart
+ */
+
 import { WgemmaError } from "./trouble.js";
 
 export const RATE = 16_000;
@@ -14,9 +19,10 @@ const MAX_SECONDS = 600; // samples go through Python's memory, 64 KB a second
 
 /**
  * Messages with every picture and sound decoded, and what of them can be handed over instead of being copied.
- * @param {object[]} messages
+ * @param {Message[]} messages
  */
 export async function decoded(messages) {
+  /** @type {Transferable[]} */
   const transfer = [];
   if (!Array.isArray(messages)) throw new WgemmaError("settings", "messages must be a list.");
   const ready = await Promise.all(
@@ -28,6 +34,7 @@ export async function decoded(messages) {
   return { messages: ready, transfer };
 }
 
+/** @param {ContentPart} part @param {Transferable[]} transfer */
 async function decodedPart(part, transfer) {
   if (part?.type === "image" && part.image !== undefined) {
     const image = await picture(part.image);
@@ -40,7 +47,7 @@ async function decodedPart(part, transfer) {
 
 // -- pictures
 
-/** @param {Blob | ImageBitmap | ImageData | CanvasImageSource} source */
+/** @param {Blob | ImageBitmap | ImageData} source */
 export async function picture(source) {
   const image = source instanceof ImageData ? source : await pixelsOf(source);
   const rgba = new Uint8Array(image.data); // a copy: the caller may go on using theirs
@@ -49,20 +56,22 @@ export async function picture(source) {
   return { width: image.width, height: image.height, rgba, key };
 }
 
+/** @param {Blob | ImageBitmap} source */
 async function pixelsOf(source) {
   let bitmap;
   try {
     // As the file has them: neither colours nor alpha are touched. The camera's orientation is followed.
     bitmap = await createImageBitmap(source, { premultiplyAlpha: "none", colorSpaceConversion: "none" });
   } catch {
-    throw new WgemmaError("media", `${source.name ?? "the picture"} cannot be read as a picture. Give a PNG, JPEG, WebP or GIF.`);
+    throw new WgemmaError("media", `${source instanceof File ? source.name : "the picture"} cannot be read as a picture. Give a PNG, JPEG, WebP or GIF.`);
   }
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
     bitmap.close();
     throw new WgemmaError("media", `a picture of ${width} × ${height} is too large: at most ${MAX_PIXELS / 1e6} million pixels.`);
   }
-  const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  const canvas = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas); // null only for unknown kinds
   context.drawImage(bitmap, 0, 0);
   bitmap.close();
   return context.getImageData(0, 0, width, height);
@@ -81,13 +90,16 @@ export async function sound(source) {
   return samples;
 }
 
-/** Any sound at our rate: a context resamples whatever it decodes or plays. */
+/**
+ * Any sound at our rate: a context resamples whatever it decodes or plays.
+ * @param {Blob | AudioBuffer} source
+ */
 async function atRate(source) {
   if (source instanceof Blob) {
     try {
       return await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await source.arrayBuffer());
     } catch {
-      throw new WgemmaError("media", `${source.name ?? "the sound"} cannot be read as a sound. Give a WAV, MP3, Ogg or M4A.`);
+      throw new WgemmaError("media", `${source instanceof File ? source.name : "the sound"} cannot be read as a sound. Give a WAV, MP3, Ogg or M4A.`);
     }
   }
   if (!(source instanceof AudioBuffer)) {

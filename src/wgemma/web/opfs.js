@@ -10,9 +10,15 @@
  * it stopped. Synchronous access handles exist in Workers only, so `openSaved` does too; `saved` and `forget` work anywhere.
  */
 
+/**
+ * @typedef {{url: string, name: string, size: number, validator: string, sha256: string, whole: boolean}} Note
+ * @typedef {import("./sources.js").How} How
+ * @typedef {import("./sources.js").Source} Source
+ */
+
 import { ReadAhead, roomFor } from "./ahead.js";
 import { FileSource } from "./file.js";
-import { changed, nameOf, persist, pieces, request, unreachable, validatorOf, WebSource } from "./http.js";
+import { changed, isAbort, nameOf, persist, pieces, request, unreachable, validatorOf, WebSource } from "./http.js";
 import { Sha256 } from "./sha256.js";
 import { human, WgemmaError } from "./trouble.js";
 
@@ -21,20 +27,21 @@ const STEP = 8 << 20; // bytes hashed or read at a time
 const SPAN = 16 << 20; // bytes of a large file that are asked for at once
 const MANY = 4; // spans that are worth more than one line
 
-/** What is being asked of the browser's storage: {handle}. */
+/** @type {Set<{handle: FileSystemHandle}>} what is being asked of the browser's storage */
 const asked = new Set();
 
 /**
  * An answer of the browser's storage. Chromium never gives it when the handle is collected meanwhile, as one is that
  * nobody needs afterwards: so it is held until then.
+ * @template {FileSystemHandle} H @template T @param {H} handle @param {(handle: H) => Promise<T>} question
  */
-async function ask(handle, method, ...given) {
-  const question = { handle };
-  asked.add(question);
+async function ask(handle, question) {
+  const held = { handle };
+  asked.add(held);
   try {
-    return await handle[method](...given);
+    return await question(handle);
   } finally {
-    asked.delete(question);
+    asked.delete(held);
   }
 }
 
@@ -43,8 +50,9 @@ async function ask(handle, method, ...given) {
 /** The models in the browser's storage. @returns {Promise<{url: string, name: string, size: number, loaded: number, whole: boolean}[]>} */
 export async function saved() {
   const place = await folder();
+  if (!place) return [];
   const found = [];
-  for await (const name of place?.keys() ?? []) {
+  for await (const name of place.keys()) {
     if (!/^[0-9a-f]{32}\.json$/.test(name)) continue;
     const note = await readNote(place, name.slice(0, -5));
     if (!note) continue;
@@ -55,7 +63,7 @@ export async function saved() {
   return found;
 }
 
-/** Removes a model from the browser's storage. @param {string} url */
+/** Removes a model from the browser's storage. @param {string | URL} url */
 export async function forget(url) {
   const place = await folder();
   if (place) await remove(place, await keyOf(new URL(url, self.location.href).href));
@@ -63,37 +71,45 @@ export async function forget(url) {
 
 async function folder() {
   try {
-    return await ask(await navigator.storage.getDirectory(), "getDirectoryHandle", FOLDER, { create: true });
+    return await ask(await navigator.storage.getDirectory(), (root) => root.getDirectoryHandle(FOLDER, { create: true }));
   } catch {
     return null; // no such storage here, or none in a private window
   }
 }
 
+/** @param {string} url */
 async function keyOf(url) {
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url.split("#")[0])));
   return Array.from(digest.subarray(0, 16), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} key */
 async function remove(place, key) {
-  for (const name of [`${key}.json`, `${key}.gguf`]) await ask(place, "removeEntry", name).catch(() => {});
+  for (const name of [`${key}.json`, `${key}.gguf`]) await ask(place, () => place.removeEntry(name)).catch(() => {});
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} name */
 async function fileOf(place, name) {
   try {
-    return await ask(await ask(place, "getFileHandle", name), "getFile");
+    return await ask(await ask(place, () => place.getFileHandle(name)), (entry) => entry.getFile());
   } catch {
     return null;
   }
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} name */
 async function readText(place, name) {
   const file = await fileOf(place, name);
   return file ? file.text() : "";
 }
 
-/** Writes a small file whole; where that cannot be, it stays as it was. */
+/**
+ * Writes a small file whole; where that cannot be, it stays as it was.
+ * @param {FileSystemDirectoryHandle} place @param {string} name @param {string} text
+ */
 async function writeText(place, name, text) {
-  const handle = await ask(await ask(place, "getFileHandle", name, { create: true }), "createSyncAccessHandle");
+  const entry = await ask(place, () => place.getFileHandle(name, { create: true }));
+  const handle = await ask(entry, () => entry.createSyncAccessHandle());
   try {
     handle.truncate(0);
     handle.write(new TextEncoder().encode(text), { at: 0 });
@@ -103,6 +119,7 @@ async function writeText(place, name, text) {
   }
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} key @returns {Promise<Note | null>} */
 async function readNote(place, key) {
   try {
     const note = JSON.parse(await readText(place, `${key}.json`));
@@ -118,6 +135,7 @@ export const verdicts = {
     const place = await folder();
     return place ? readText(place, "verdicts.json") : "";
   },
+  /** @param {string} text */
   async write(text) {
     const place = await folder();
     if (place) await writeText(place, "verdicts.json", text).catch(() => {});
@@ -129,7 +147,7 @@ export const verdicts = {
 /**
  * The saved copy of `url`, or a download that becomes one. Null where the browser has no such storage, or another tab is
  * busy with the same download.
- * @param {string} url @param {import("./sources.js").How} how
+ * @param {string} url @param {How} how @returns {Promise<Source | null>}
  */
 export async function openSaved(url, how) {
   const place = await folder();
@@ -146,7 +164,10 @@ export async function openSaved(url, how) {
   return handle && Download.start({ place, key, url, handle, note, how });
 }
 
-/** Whether a whole copy is what is wanted: by its hash, else by what the server says; without a server it is. */
+/**
+ * Whether a whole copy is what is wanted: by its hash, else by what the server says; without a server it is.
+ * @param {FileSystemDirectoryHandle} place @param {string} key @param {Note} note @param {How} how
+ */
 async function isCurrent(place, key, note, { sha256, signal }) {
   const { url } = note;
   if (sha256 && note.sha256) return note.sha256 === sha256;
@@ -163,27 +184,30 @@ async function isCurrent(place, key, note, { sha256, signal }) {
     const size = Number(answer.headers.get("Content-Length"));
     return !answer.ok || ((!size || size === note.size) && validatorOf(answer) === note.validator);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (isAbort(error)) throw error;
     return true;
   }
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} key @param {Note} note @returns {Promise<Source | null>} */
 async function openWhole(place, key, note) {
   const file = await fileOf(place, `${key}.gguf`);
   if (file?.size !== note.size) return null;
   const discard = () => remove(place, key);
   try {
-    const entry = await ask(place, "getFileHandle", `${key}.gguf`);
-    return new SavedFile(await ask(entry, "createSyncAccessHandle", { mode: "read-only" }), note, discard);
+    const entry = await ask(place, () => place.getFileHandle(`${key}.gguf`));
+    const handle = await ask(entry, () => entry.createSyncAccessHandle({ mode: "read-only" }));
+    return new SavedFile(handle, note, discard);
   } catch {
     return new ReadAhead(new FileSource(file, note.name)); // another tab has it open, too
   }
 }
 
+/** @param {FileSystemDirectoryHandle} place @param {string} key */
 async function lock(place, key) {
-  const entry = await ask(place, "getFileHandle", `${key}.gguf`, { create: true });
+  const entry = await ask(place, () => place.getFileHandle(`${key}.gguf`, { create: true }));
   try {
-    return await ask(entry, "createSyncAccessHandle");
+    return await ask(entry, () => entry.createSyncAccessHandle());
   } catch {
     return null;
   }
@@ -195,6 +219,7 @@ class SavedFile {
   #buffer = new Uint8Array(0);
   #discard;
 
+  /** @param {FileSystemSyncAccessHandle} handle @param {Note} note @param {() => Promise<void>} discard */
   constructor(handle, { name, size }, discard) {
     this.#handle = handle;
     this.#discard = discard;
@@ -202,11 +227,13 @@ class SavedFile {
     this.size = size;
   }
 
+  /** @param {number} offset @param {number} length */
   read(offset, length) {
     if (this.#buffer.length < length) this.#buffer = new Uint8Array(length);
     return this.#fill(this.#buffer.subarray(0, length), offset);
   }
 
+  /** @param {ArrayLike<number> & Iterable<number>} offsets @param {number} length */
   rows(offsets, length) {
     const bytes = roomFor(offsets.length, length);
     let at = 0;
@@ -214,6 +241,7 @@ class SavedFile {
     return bytes;
   }
 
+  /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} at */
   #fill(bytes, at) {
     const count = this.#handle.read(bytes, { at });
     if (count !== bytes.length) throw new WgemmaError("network", `${this.name} in the browser's storage was cut. Load it again.`);
@@ -243,18 +271,23 @@ class Download {
   #note;
   #how;
   #stop = new AbortController();
-  #hash = null;
+  /** @type {Sha256 | null} */ #hash = null;
   #have = 0;
-  #waiting = []; // {end, resolve}: who reads what has not come yet
-  #reader = null; // a SavedFile on the same handle
-  #failure = null;
-  #finished;
+  /** @type {{end: number, resolve: () => void}[]} who reads what has not come yet */ #waiting = [];
+  #reader; // a SavedFile on the same handle
+  /** @type {unknown} */ #failure = null;
+  #finished = Promise.resolve();
+  size = 0;
 
-  /** Begins where the last one stopped, if the server still has the same file. */
+  /**
+   * Begins where the last one stopped, if the server still has the same file.
+   * @param {{place: FileSystemDirectoryHandle, key: string, url: string, handle: FileSystemSyncAccessHandle,
+   *   note: Note | null, how: How}} what
+   */
   static async start({ place, key, url, handle, note, how }) {
-    const download = new Download(place, key, handle, how);
+    const download = new Download(place, key, url, handle, how);
     try {
-      await download.#begin(url, note);
+      await download.#begin(note);
     } catch (error) {
       handle.close();
       if (!note) await remove(place, key);
@@ -264,44 +297,55 @@ class Download {
     return download;
   }
 
-  constructor(place, key, handle, how) {
+  /**
+   * @param {FileSystemDirectoryHandle} place @param {string} key @param {string} url
+   * @param {FileSystemSyncAccessHandle} handle @param {How} how
+   */
+  constructor(place, key, url, handle, how) {
     this.#place = place;
     this.#key = key;
     this.#handle = handle;
     this.#how = how;
-    how.signal?.addEventListener("abort", () => this.#stop.abort(how.signal.reason));
+    this.name = nameOf(url);
+    /** @type {Note} */
+    this.#note = { url, name: this.name, size: 0, validator: "", sha256: how.sha256 ?? "", whole: false };
+    this.#reader = new SavedFile(handle, this.#note, async () => {});
+    const { signal } = how;
+    signal?.addEventListener("abort", () => this.#stop.abort(signal.reason));
   }
 
-  async #begin(url, note) {
+  /** @param {Note | null} note of a download that was cut */
+  async #begin(note) {
+    const { url } = this.#note;
     const had = note ? Math.min(this.#handle.getSize(), note.size) : 0;
-    let answer = had && had < note.size ? await this.#rest(url, had, note) : null;
+    let answer = note && had && had < note.size ? await this.#rest(url, had, note) : null;
     this.#have = answer ? had : 0;
     answer ??= await request(url, { signal: this.#stop.signal });
-    const size = this.#have ? note.size : Number(answer.headers.get("Content-Length"));
-    if (!size) throw new WgemmaError("network", `${nameOf(url)}: the server does not say how large it is, so it cannot be kept.`);
-    this.name = nameOf(url);
+    const size = note && this.#have ? note.size : Number(answer.headers.get("Content-Length"));
+    if (!size) throw new WgemmaError("network", `${this.name}: the server does not say how large it is, so it cannot be kept.`);
     this.size = size;
-    this.#note = { url, name: this.name, size, validator: validatorOf(answer), sha256: this.#how.sha256 ?? "", whole: false };
+    this.#note = { ...this.#note, size, validator: validatorOf(answer) };
     this.#handle.truncate(this.#have);
     await this.#checkRoom();
     await writeText(this.#place, `${this.#key}.json`, JSON.stringify(this.#note));
-    this.#reader = new SavedFile(this.#handle, this.#note, () => {});
     this.#finished = this.#run(answer);
     this.#finished.catch((error) => (this.#failure = error)); // whoever reads or waits hears of it
   }
 
   /** Says early that it will not fit, as far as the browser tells. */
   async #checkRoom() {
-    const { quota, usage } = await navigator.storage.estimate();
+    const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
     if (quota - usage < this.size - this.#have) throw this.#tooLarge(quota - usage);
   }
 
+  /** @param {number} [room] */
   #tooLarge(room) {
     const free = room === undefined ? "" : ` and has room for ${human(Math.max(room, 0))}`;
     const here = `${human(this.#have)} of it are here${free}`;
     return noRoom(`${this.name} takes ${human(this.size)}, more than this browser will keep: ${here}.`);
   }
 
+  /** @param {Response} answer */
   async #run(answer) {
     if (this.#how.sha256) this.#hash = hashOf(this.#handle, this.#have);
     const resumable = answer.status === 206 || answer.headers.get("Accept-Ranges") === "bytes";
@@ -321,8 +365,10 @@ class Download {
     return `${human(this.#have)} of ${human(this.size)} are kept, and it will go on from there.`;
   }
 
-  /** All that is missing by one line, and by another when it is cut. */
-  async #takeAll(answer) {
+  /** All that is missing by one line, and by another when it is cut. @param {Response} first */
+  async #takeAll(first) {
+    /** @type {Response | null} */
+    let answer = first;
     await persist(
       this.#note.url,
       this.#stop.signal,
@@ -338,9 +384,9 @@ class Download {
     );
   }
 
-  /** The same by several lines at once, which is faster. */
+  /** The same by several lines at once, which is faster. @param {Response} answer */
   async #takeSpans(answer) {
-    await answer.body.cancel();
+    await answer.body?.cancel();
     const { url, size, validator } = this.#note;
     const { signal } = this.#stop;
     const source = new ReadAhead(new WebSource(url, size, validator, signal), signal);
@@ -350,13 +396,16 @@ class Download {
     try {
       for (let i = 0; i < spans.length; i += 2) this.#take(await source.read(spans[i], spans[i + 1]));
     } catch (error) {
-      throw error.code === "network" ? new WgemmaError("network", `${error.message} ${this.#kept}`) : error;
+      throw error instanceof WgemmaError && error.code === "network" ? new WgemmaError("network", `${error.message} ${this.#kept}`) : error;
     } finally {
       await source.close();
     }
   }
 
-  /** What follows `have` bytes; null from a server that has another file by now, or cannot resume. */
+  /**
+   * What follows `have` bytes; null from a server that has another file by now, or cannot resume.
+   * @param {string} url @param {number} have @param {Note} note
+   */
   async #rest(url, have, { size, validator }) {
     const answer = await request(url, { headers: { Range: `bytes=${have}-` }, signal: this.#stop.signal });
     const [, start, total] = /^bytes (\d+)-\d+\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "") ?? [];
@@ -367,6 +416,7 @@ class Download {
     return null;
   }
 
+  /** @param {Uint8Array<ArrayBuffer>} piece */
   #take(piece) {
     if (this.#have + piece.length > this.size) throw changed(this.#note.url);
     try {
@@ -382,9 +432,11 @@ class Download {
     this.#waiting = this.#waiting.filter(({ end }) => end > this.#have);
   }
 
+  /** @param {number} end */
   #until(end) {
     if (this.#failure) throw this.#failure;
     if (end <= this.#have) return null;
+    /** @type {PromiseWithResolvers<void>} */
     const { promise, resolve, reject } = Promise.withResolvers();
     this.#waiting.push({ end, resolve });
     this.#finished.catch(reject);
@@ -393,11 +445,13 @@ class Download {
 
   // -- as a source
 
+  /** @param {number} offset @param {number} length */
   read(offset, length) {
     const wait = this.#until(offset + length);
     return wait ? wait.then(() => this.#reader.read(offset, length)) : this.#reader.read(offset, length);
   }
 
+  /** @param {ArrayLike<number> & Iterable<number>} offsets @param {number} length */
   rows(offsets, length) {
     const wait = this.#until(Math.max(...offsets) + length);
     return wait ? wait.then(() => this.#reader.rows(offsets, length)) : this.#reader.rows(offsets, length);
@@ -419,17 +473,21 @@ class Download {
   }
 }
 
-/** Whether an error is the browser's word for a storage without room. */
+/** Whether an error is the browser's word for a storage without room. @param {unknown} error */
 function isFull(error) {
-  return error.name === "QuotaExceededError";
+  return error instanceof Error && error.name === "QuotaExceededError";
 }
 
+/** @param {string} sentence */
 function noRoom(sentence) {
   const advice = "Remove other models or free some disk space, or load it without keeping it, or from a file.";
   return new WgemmaError("quota", `${sentence} ${advice}`);
 }
 
-/** A hash that has seen the first `length` bytes of a file. */
+/**
+ * A hash that has seen the first `length` bytes of a file.
+ * @param {FileSystemSyncAccessHandle} handle @param {number} length
+ */
 function hashOf(handle, length) {
   const hash = new Sha256();
   const bytes = new Uint8Array(STEP);

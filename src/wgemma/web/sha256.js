@@ -4,7 +4,10 @@
  *   const hash = new Sha256(); hash.update(piece); …; hash.hex()
  */
 
-/** The first 32 bits of the fractional parts of `root` of the first primes. */
+/**
+ * The first 32 bits of the fractional parts of `root` of the first primes.
+ * @param {(n: number) => number} root @param {number} count
+ */
 function fractions(root, count) {
   const words = [];
   for (let n = 2; words.length < count; n++) {
@@ -56,7 +59,10 @@ export class Sha256 {
   }
 }
 
-/** Compresses the whole blocks of bytes[begin, end) into the state. A plain function of locals, because it is hot. */
+/**
+ * Compresses the whole blocks of bytes[begin, end) into the state. A plain function of locals, because it is hot.
+ * @param {Int32Array} state @param {Uint8Array} bytes @param {number} begin @param {number} end
+ */
 function compress(state, bytes, begin, end) {
   let a = state[0];
   let b = state[1];

@@ -19,8 +19,24 @@ import { WebSource } from "./http.js";
 import { openSaved } from "./opfs.js";
 
 /**
+ * @typedef {ArrayLike<number> & Iterable<number>} Numbers
+ * @typedef {Uint8Array | Promise<Uint8Array>} Bytes
+ * @typedef {{
+ *   name: string,
+ *   size: number,
+ *   read: (offset: number, length: number) => Bytes,
+ *   rows: (offsets: Numbers, length: number) => Bytes,
+ *   expect: (spans: ArrayLike<number>) => void,
+ *   expectRows: (offsets: Numbers, length: number) => void,
+ *   finished: () => Promise<void>,
+ *   close: (discard?: boolean) => Promise<void>,
+ * }} Source
  * @typedef {{save?: boolean, sha256?: string, signal?: AbortSignal, progress?: (loaded: number, total: number) => void}} How
+ */
+
+/**
  * @param {string | Blob | FileSystemFileHandle} target @param {How} how
+ * @returns {Promise<Source>}
  */
 export async function openSource(target, how = {}) {
   if (typeof target === "string") {

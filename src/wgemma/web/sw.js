@@ -10,29 +10,32 @@
 // those are for the server, or for the page's own storage.
 
 /** @type {{version: string, files: Record<string, string>, models: object[]}} */
+// @ts-expect-error: the server fills it in
 const SHELL = null;
 const CACHE = "wgemma-shell";
-const SCOPE = self.registration.scope;
+const worker = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
+const SCOPE = worker.registration.scope;
 
-/** Where the cache keeps a file of the shell: its address, made unique by its hash. */
+/** Where the cache keeps a file of the shell: its address, made unique by its hash. @param {string} address */
 function place(address) {
   const url = new URL(address, SCOPE);
   url.search = `?${encodeURIComponent(SHELL.files[address])}`;
   return url.href;
 }
 
-/** The address a request is about, relative to the site's root; null for anything elsewhere. */
+/** The address a request is about, relative to the site's root; null for anything elsewhere. @param {Request} request */
 function addressOf(request) {
   const url = new URL(request.url);
   if (!(url.origin + url.pathname).startsWith(SCOPE)) return null;
   return (url.origin + url.pathname).slice(SCOPE.length);
 }
 
+/** @param {string} address */
 const isModel = (address) => address.startsWith("models/");
 
 async function install() {
   const cache = await caches.open(CACHE);
-  const keep = async (address) => {
+  const keep = async (/** @type {string} */ address) => {
     if (await cache.match(place(address))) return;
     const answer = await fetch(new URL(address, SCOPE), { integrity: SHELL.files[address], cache: "no-cache" });
     if (!answer.ok) throw new Error(`${address}: the server says ${answer.status}`);
@@ -51,25 +54,29 @@ async function forgetOldFiles() {
   }
 }
 
+/** @param {string} address @param {Request} request */
 async function fromShell(address, request) {
   const cache = await caches.open(CACHE);
   return (await cache.match(place(address))) ?? fetch(request);
 }
 
-/** Where the pages are, as people open them. */
+/** @type {Record<string, string>} where the pages are, as people open them */
 const PAGES = { "": "", "index.html": "", "bench.html": "bench.html" };
 
-/** A page. If a newer version waits and this is the only window, it takes over first. */
+/** A page. If a newer version waits and this is the only window, it takes over first. @param {string} address @param {Request} request */
 async function page(address, request) {
-  const waiting = self.registration.waiting;
-  if (waiting && (await self.clients.matchAll({ type: "window" })).length < 2) {
+  const waiting = worker.registration.waiting;
+  if (waiting && (await worker.clients.matchAll({ type: "window" })).length < 2) {
     waiting.postMessage("take over");
     return new Response("", { headers: { "Content-Type": "text/html", Refresh: "0" } });
   }
   return fromShell(address, request);
 }
 
-/** What the server says now; `otherwise` when it does not answer. */
+/**
+ * What the server says now; `otherwise` when it does not answer.
+ * @param {Request} request @param {() => Response | Promise<Response>} otherwise
+ */
 async function fromServer(request, otherwise) {
   try {
     const answer = await fetch(request);
@@ -80,18 +87,19 @@ async function fromServer(request, otherwise) {
   return otherwise();
 }
 
-self.addEventListener("install", (event) => event.waitUntil(install()));
+worker.addEventListener("install", (event) => event.waitUntil(install()));
 
-self.addEventListener("activate", (event) => event.waitUntil(forgetOldFiles().then(() => self.clients.claim())));
+worker.addEventListener("activate", (event) => event.waitUntil(forgetOldFiles().then(() => worker.clients.claim())));
 
-self.addEventListener("message", (event) => {
-  if (event.data === "take over") self.skipWaiting();
+worker.addEventListener("message", (event) => {
+  if (event.data === "take over") worker.skipWaiting();
 });
 
-self.addEventListener("fetch", (event) => {
+worker.addEventListener("fetch", (event) => {
   const { request } = event;
   if (request.method !== "GET" || request.headers.has("range")) return;
   const address = addressOf(request);
+  if (address === null) return;
   const opens = request.mode === "navigate" && Object.hasOwn(PAGES, address);
   if (opens) event.respondWith(page(PAGES[address], request));
   else if (address === "models.json") event.respondWith(fromServer(request, () => Response.json(SHELL.models)));

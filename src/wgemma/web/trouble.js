@@ -17,7 +17,7 @@
  *   training       a training that cannot begin, or cannot go on
  */
 export class WgemmaError extends Error {
-  /** @param {string} code @param {string} message */
+  /** @param {import("./wgemma").ErrorCode} code @param {string} message */
   constructor(code, message) {
     super(message);
     this.name = "WgemmaError";
@@ -25,7 +25,7 @@ export class WgemmaError extends Error {
   }
 }
 
-/** A number of bytes, for people. */
+/** A number of bytes, for people. @param {number} bytes */
 export function human(bytes) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   let unit = 0;

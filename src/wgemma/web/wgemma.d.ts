@@ -196,7 +196,9 @@ export interface Trained {
   adapter: { gguf: File; config: File; safetensors: File; card: File; curve: File };
 }
 
+/** Made by `load`. */
 export class Model {
+  private constructor();
   readonly info: ModelInfo;
   /** The adapters that are loaded, and their scales. */
   readonly adapters: Record<string, number>;

@@ -9,6 +9,19 @@
  * nothing comes from anywhere else.
  */
 
+/**
+ * @typedef {string | Blob | FileSystemFileHandle} Target an absolute address, or a file
+ * @typedef {{type?: string, image?: {width: number, height: number, rgba: Uint8Array, key: string} | Picture}} Part
+ * @typedef {{verb: "load", source: Target, projector: Target | null, save?: boolean, sha256?: string}} Load
+ * @typedef {{verb: "adapt", files: Target[]}} Adapt
+ * @typedef {{verb: "stop", of: number}} Stop
+ * @typedef {{verb: "chat" | "logits" | "tokenize" | "encode" | "reset" | "stats" | "unload" | "unadapt" | "examine" | "finetune",
+ *   file?: Blob, messages?: {content?: unknown}[], media?: Part}} Other
+ * @typedef {{id: number} & (Load | Adapt | Stop | Other)} Order
+ * @typedef {(kind: string, value: object, transfer?: Transferable[]) => void} Post
+ * @typedef {import("./sources.js").Source} Source
+ */
+
 import { ReadAhead } from "./ahead.js";
 import { FileSource } from "./file.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
@@ -17,18 +30,32 @@ import { verdicts } from "./opfs.js";
 import { openSource } from "./sources.js";
 import { WgemmaError } from "./trouble.js";
 
+/** @param {string} path */
 const here = (path) => new URL(path, import.meta.url).href;
 const EVERY = 100; // milliseconds between two reports of a download
-const loading = new Map(); // message id → {stop: AbortController, downloading: boolean}
-const preparing = new Map(); // message id → its order, when Python can have it
+/** @type {Map<number, {stop: AbortController, downloading: boolean}>} by message id */
+const loading = new Map();
+/** @type {Map<number, Promise<object>>} by message id: its order, when Python can have it */
+const preparing = new Map();
 
 /** Things that Python keeps in JavaScript's memory: a class of its own, so that nobody unpacks them on the way. */
 class Kept {
+  /** @param {object} value */
   constructor(value) {
     Object.assign(this, value);
   }
+}
 
-  /** Rows [first, last) of a picture. */
+class Picture {
+  /** @param {{width: number, height: number, rgba: Uint8Array, key: string}} image */
+  constructor({ width, height, rgba, key }) {
+    this.width = width;
+    this.height = height;
+    this.rgba = rgba;
+    this.key = key;
+  }
+
+  /** Rows [first, last). @param {number} first @param {number} last */
   rows(first, last) {
     return this.rgba.subarray(4 * this.width * first, 4 * this.width * last);
   }
@@ -36,7 +63,10 @@ class Kept {
 
 // -- Python
 
-/** Python with the package imported: its `Page`. */
+/**
+ * Python with the package imported: its `Page`.
+ * @typedef {(order: Kept, post: (kind: string, text: string, floats?: PyArray) => void) => Promise<void>} Answer
+ */
 async function start() {
   const [pyodide, archive] = await Promise.all([
     loadPyodide({ indexURL: here("./pyodide/") }),
@@ -44,11 +74,13 @@ async function start() {
   ]);
   pyodide.unpackArchive(archive, "zip", { extractDir: "/lib/wgemma" });
   const heap = () => pyodide._module.HEAPU8.length;
-  const Page = pyodide.runPython("import sys; sys.path.append('/lib/wgemma'); from wgemma.page import Page; Page");
+  const found = pyodide.runPython("import sys; sys.path.append('/lib/wgemma'); from wgemma.page import Page; Page");
+  const Page = /** @type {(home: object) => {answer: Answer}} */ (found);
   const page = Page({ openGpu, verdicts, heap, browser: navigator.userAgent });
   return { answer: page.answer, FS: pyodide.FS };
 }
 
+/** @param {string} path */
 async function fetched(path) {
   const answer = await fetch(here(path));
   if (!answer.ok) throw new Error(`${path} was answered with ${answer.status} ${answer.statusText}`);
@@ -62,24 +94,27 @@ page.catch(() => {}); // whoever asks hears of it
 
 // -- messages
 
-self.onmessage = async ({ data }) => {
-  const { id, verb } = data;
+self.onmessage = async (/** @type {MessageEvent<Order>} */ { data }) => {
+  const { id } = data;
   const began = performance.now();
+  /** @type {Post} */
   const post = (kind, value, transfer = []) => self.postMessage({ id, kind, ...value }, transfer);
-  if (verb === "stop") {
+  if (data.verb === "stop") {
     loading.get(data.of)?.stop.abort(); // what is still in JavaScript's hands
     await preparing.get(data.of)?.catch(() => {}); // Python is not told to stop what it has not heard of
   }
+  /** @type {Source[]} */
   const sources = [];
   try {
-    preparing.set(id, prepared(data, post, sources));
-    const order = new Kept(await preparing.get(id));
-    for (const part of partsOf(order)) if (part.image?.rgba) part.image = new Kept(part.image);
-    order.opened = performance.now() - began;
+    const preparation = prepared(data, post, sources);
+    preparing.set(id, preparation);
+    const order = await preparation;
+    for (const part of partsOf(data)) if (part.image?.rgba) part.image = new Picture(part.image);
+    const opened = performance.now() - began;
     const { answer, FS } = await page;
-    order.waited = performance.now() - began - order.opened; // for Python
+    const waited = performance.now() - began - opened; // for Python
     loading.get(id)?.stop.signal.throwIfAborted();
-    await answer(order, (kind, text, floats) => {
+    await answer(new Kept({ ...order, opened, waited }), (kind, text, floats) => {
       if (kind === "progress" && loading.get(id)?.downloading) return; // one bar at a time
       if (kind === "files") return post("part", { value: withFiles(JSON.parse(text), FS) });
       if (!floats) return post(kind, kind === "error" ? JSON.parse(text) : { value: JSON.parse(text) });
@@ -90,50 +125,61 @@ self.onmessage = async ({ data }) => {
     });
   } catch (error) {
     for (const source of sources) source.close();
-    post("error", { code: error instanceof WgemmaError ? error.code : "worker", message: error.message });
+    const { message } = /** @type {Error} */ (error);
+    post("error", { code: error instanceof WgemmaError ? error.code : "worker", message });
   } finally {
     loading.delete(id);
     preparing.delete(id);
   }
 };
 
-/** An order with what Python needs of it in its hands: open sources, which `sources` gets too, or a file's bytes. */
+/**
+ * An order with what Python needs of it in its hands: open sources, which `sources` gets too, or a file's bytes.
+ * @param {Order} order @param {Post} post @param {Source[]} sources
+ */
 async function prepared(order, post, sources) {
   if (order.verb === "load") return opened(order, post, sources);
   if (order.verb === "adapt") {
     sources.push(...(await Promise.all(order.files.map(whole))));
     return { ...order, sources };
   }
-  if (!order.file) return order;
-  const { name = "" } = order.file;
+  if (order.verb === "stop" || !order.file) return order;
+  const name = order.file instanceof File ? order.file.name : "";
   return { ...order, name: name || "the data", data: new Uint8Array(await order.file.arrayBuffer()) };
 }
 
-/** A small file as a source, fetched first if it is an address. @param {string | Blob | FileSystemFileHandle} target */
+/** A small file as a source, fetched first if it is an address. @param {Target} target */
 async function whole(target) {
   if (typeof target !== "string") return openSource(target);
   const answer = await fetch(target).catch(() => null);
   const said = answer ? `the server says ${answer.status}` : "no answer";
   if (!answer?.ok) throw new WgemmaError("network", `${target} cannot be had: ${said}.`);
-  return new ReadAhead(new FileSource(await answer.blob(), decodeURIComponent(new URL(target).pathname.split("/").pop())));
+  return new ReadAhead(new FileSource(await answer.blob(), decodeURIComponent(new URL(target).pathname.split("/").at(-1) ?? "")));
 }
 
-/** What Python tells of files in its own memory, with the files themselves. */
+/**
+ * What Python tells of files in its own memory, with the files themselves.
+ * @param {{folder: string}} told @param {PyFiles} FS
+ */
 function withFiles({ folder, ...told }, FS) {
   const names = FS.readdir(folder).filter((name) => FS.isFile(FS.stat(`${folder}/${name}`).mode));
   const files = Object.fromEntries(names.map((name) => [name, new File([FS.readFile(`${folder}/${name}`)], name)]));
   return { ...told, files };
 }
 
-/** An order to load with its sources open, which `sources` gets too; Python starts meanwhile. */
+/**
+ * An order to load with its sources open, which `sources` gets too; Python starts meanwhile.
+ * @param {{id: number} & Load} order @param {Post} post @param {Source[]} sources
+ */
 async function opened(order, post, sources) {
   const state = { stop: new AbortController(), downloading: false };
   loading.set(order.id, state);
-  const tell = (stage, loaded, total) => post("progress", { value: { stage, loaded, total } });
+  const tell = (/** @type {string} */ stage, /** @type {number} */ loaded, /** @type {number} */ total) =>
+    post("progress", { value: { stage, loaded, total } });
   tell("start", 0, 0);
   const how = { save: order.save, signal: state.stop.signal };
   let told = 0;
-  const progress = (loaded, total) => {
+  const progress = (/** @type {number} */ loaded, /** @type {number} */ total) => {
     state.downloading = loaded < total;
     if (performance.now() - told < EVERY && state.downloading) return;
     told = performance.now();
@@ -145,7 +191,9 @@ async function opened(order, post, sources) {
   return { name: "", context: null, kv: "f16", precision: "fast", ple: "auto", ...order, source, projector };
 }
 
-function partsOf({ messages = [], media }) {
+/** @param {Order} order @returns {Part[]} */
+function partsOf(order) {
+  const { messages = [], media } = /** @type {Other} */ (order);
   const parts = messages.flatMap(({ content }) => (Array.isArray(content) ? content : []));
   return media ? [...parts, media] : parts;
 }
