@@ -33,10 +33,13 @@ test-all: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal --ignore tests/browser
 	$(PYTEST) -n 2 --dist loadfile tests/browser
 
-lint: .venv/.dev
+TSC := $(BIN)/node .venv/types/node_modules/typescript/bin/tsc
+lint: .venv/.dev .venv/.types
 	$(BIN)/ruff check src tests bench tools hatch_build.py
 	$(BIN)/ruff format --check src tests bench tools hatch_build.py
 	$(BIN)/mypy src
+	$(TSC) --project .
+	$(TSC) --project tools/types/worker.json
 
 SEED ?= 1
 COUNT ?= 200000
@@ -59,4 +62,11 @@ $(PYODIDE): tools/fetch_pyodide.py | .venv/.run
 
 .venv/.dev: .venv/.run
 	@sh tools/setup.sh "$(PYTHON)" ".[dev]"
+	@touch $@
+
+# TypeScript, which checks the JSDoc types of the page. Node comes as a wheel, with .[dev].
+.venv/.types: tools/types/package.json tools/types/package-lock.json | .venv/.dev
+	@echo "Installing TypeScript into .venv …"
+	@mkdir -p .venv/types && cp tools/types/package*.json .venv/types
+	@$(BIN)/npm ci --prefix .venv/types --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
