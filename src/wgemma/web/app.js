@@ -190,13 +190,17 @@ class App {
     return state === "ready" ? "" : "No model is loaded yet.";
   }
 
-  /** Measures the loaded model. @param {(progress: any) => void} onProgress @param {AbortSignal} signal */
-  bench(onProgress, signal) {
+  /**
+   * Measures the loaded model.
+   * @param {(progress: import("./ui/bench_view.js").Progress) => void} onProgress @param {AbortSignal} signal
+   */
+  async bench(onProgress, signal) {
     const { engine } = this;
-    const { info, model } = engine;
+    const { model } = engine;
+    if (!model) throw new Error("No model is loaded yet.");
     return bench(
       {
-        info,
+        info: model.info,
         chat: (messages, how) => engine.chat(messages, how ?? {}), // which notices when the GPU is lost
         tokenize: (text) => model.tokenize(text),
         stats: () => model.stats(),
@@ -302,8 +306,13 @@ class App {
     if (chat.id !== this.chat.id) return kept;
     const messages = [...this.tree.byId.values()];
     const ids = new Set(messages.flatMap((message) => message.attachments?.map((one) => one.id) ?? []));
-    const media = await Promise.all([...ids].map(async (id) => ({ id, chat: chat.id, blob: await this.blob(id) })));
-    return { chats: [this.chat], messages, media: media.filter((medium) => medium.blob) };
+    const media = await Promise.all(
+      [...ids].map(async (id) => {
+        const blob = await this.blob(id);
+        return blob ? { id, chat: chat.id, blob } : null;
+      }),
+    );
+    return { chats: [this.chat], messages, media: media.filter((one) => one !== null) };
   }
 
   #changed() {

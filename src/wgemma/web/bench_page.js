@@ -27,7 +27,7 @@ const select = part("bench-model");
 /** The options of `load` that the address asks for. */
 const settings = Object.fromEntries([...address].filter(([name]) => name === "ple" || name === "precision"));
 /** @type {Choice[]} */ let choices = [];
-/** @type {{choice: Choice, model: any} | null} */ let loaded = null;
+/** @type {{choice: Choice, model: import("./wgemma").Model} | null} */ let loaded = null;
 let reason = ""; // why no model can run here
 
 const view = new BenchView(measure, (result) => {
@@ -60,7 +60,7 @@ async function modelOf(choice, tell, signal) {
     ...(choice.sha256 && { sha256: choice.sha256 }),
     ...(address.get("save") === "0" && { save: false }),
     signal,
-    onProgress: (/** @type {any} */ { text, loaded, total }) => tell({ text, share: total ? loaded / total : null }),
+    onProgress: ({ text, loaded, total }) => tell({ text, share: total ? loaded / total : null }),
   });
   loaded = { choice, model };
   return model;
@@ -101,17 +101,17 @@ async function start() {
   select.addEventListener("change", () => view.clear());
   listenToFiles("bench-file", ([file]) => {
     const choice = fromFile(file);
-    choices = unique([.../** @type {any[]} */ (choices), choice]);
+    choices = unique([...choices, choice]);
     fill(choice);
     view.clear();
   });
   view.able("Looking for models …");
-  const able = /** @type {{ok: boolean, reason?: string}} */ (await supported());
-  reason = able.reason ?? "";
+  const able = await supported();
+  reason = able.ok ? "" : able.reason;
   choices = await offeredModels();
   const asked = address.get("model");
   const choice = asked ? named(asked) : undefined;
-  if (choice && !choices.includes(choice)) choices = unique([choice, .../** @type {any[]} */ (choices)]);
+  if (choice && !choices.includes(choice)) choices = unique([choice, ...choices]);
   fill(choice);
   if ((address.get("autorun") ?? (asked ? "1" : "0")) !== "0") await view.run();
 }

@@ -77,7 +77,8 @@ export type ContentPart =
 /** As in Python: role, content, and for calls of tools tool_calls, tool_call_id, name. */
 export interface Message {
   role: "system" | "developer" | "user" | "assistant" | "model" | "tool";
-  content?: string | ContentPart[] | null;
+  /** A tool's result may also be an object. */
+  content?: string | ContentPart[] | Record<string, unknown> | null;
   [more: string]: unknown;
 }
 

@@ -17,7 +17,7 @@ const MOST = 10;
 
 export class Adapters extends EventTarget {
   /** @type {Adapter[]} */ list = [];
-  /** @type {any} the model they belong to */ #model = null;
+  /** @type {import("../wgemma").Model | null} the model they belong to */ #model = null;
   #place = part("adapter-list");
 
   /** @param {import("./engine.js").Engine} engine */
@@ -54,12 +54,12 @@ export class Adapters extends EventTarget {
       toast("An adapter of PEFT is two files: pick adapter_config.json and adapter_model.safetensors together.");
     }
     for (const file of ggufs) await this.add(file);
-    if (peft.length === 2) await this.add(peft);
+    if (peft.length === 2) await this.add([peft[0], peft[1]]);
   }
 
   /**
    * Loads an adapter and switches it on; tells whether that went well.
-   * @param {File | File[]} source @param {string} [name]
+   * @param {File | [File, File]} source @param {string} [name]
    */
   async add(source, name) {
     const { model } = this.engine;
@@ -112,8 +112,10 @@ export class Adapters extends EventTarget {
       this.#place.replaceChildren(...this.list.map((adapter) => this.#item(adapter)));
     }
     for (const { name, on } of this.list) {
-      const item = [...this.#place.children].find((/** @type {any} */ other) => other.dataset.name === name);
+      const items = /** @type {HTMLElement[]} */ ([...this.#place.children]);
+      const item = items.find((other) => other.dataset.name === name);
       item?.classList.toggle("off", !on);
+      /** @type {HTMLInputElement | null | undefined} */
       const box = item?.querySelector("[role=switch]");
       if (box) box.checked = on;
     }

@@ -5,6 +5,7 @@
  *
  * @typedef {import("./store.js").Message} Message
  * @typedef {import("./store.js").Stats} Stats
+ * @typedef {import("../wgemma").Part} Part
  */
 
 import { explained, isAbort } from "./errors.js";
@@ -16,7 +17,7 @@ const UNFINISHED = "wgemma.unfinished";
 export class Answering {
   /**
    * @param {Message} message empty so far
-   * @param {{grown: (part: any) => void, counted: (stats: Stats) => void, save: () => Promise<void>}} deeds
+   * @param {{grown: (part: Part) => void, counted: (stats: Stats) => void, save: () => Promise<void>}} deeds
    */
   constructor(message, deeds) {
     this.message = message;
@@ -31,7 +32,7 @@ export class Answering {
 
   /**
    * Runs to the end, whatever it is; never throws.
-   * @param {(signal: AbortSignal) => Promise<AsyncIterable<any>>} open
+   * @param {(signal: AbortSignal) => Promise<AsyncIterable<Part>>} open
    */
   async run(open) {
     const { message } = this;
@@ -56,7 +57,7 @@ export class Answering {
     }
   }
 
-  /** @param {any} part */
+  /** @param {Part} part */
   #take(part) {
     const { message, stats } = this;
     const now = performance.now();
@@ -89,7 +90,7 @@ export class Answering {
   }
 }
 
-/** @param {any} call @returns {import("./store.js").ToolCall} */
+/** @param {import("../wgemma").ToolCall} call @returns {import("./store.js").ToolCall} */
 function callOf({ name, arguments: args, error, raw }) {
   return error ? { name: name ?? "", arguments: {}, error, raw } : { name, arguments: args ?? {} };
 }

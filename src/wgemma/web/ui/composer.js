@@ -60,13 +60,13 @@ export class Composer {
     this.form.addEventListener("click", (event) => event.target === this.form && this.prompt.focus());
     this.stopButton.addEventListener("click", () => this.deeds.stop());
     this.thinkButton.addEventListener("click", () => this.deeds.think(this.thinkButton.ariaPressed !== "true"));
-    for (const name of ["attach-image", "attach-audio"]) {
+    for (const name of /** @type {const} */ (["attach-image", "attach-audio"])) {
       const input = part(name);
-      input.addEventListener("click", (/** @type {Event} */ event) => {
+      input.addEventListener("click", (event) => {
         if (this.#refused(name === "attach-image" ? "image" : "audio")) event.preventDefault();
       });
       input.addEventListener("change", async () => {
-        await this.attach([...input.files]);
+        await this.attach([...(input.files ?? [])]);
         input.value = "";
       });
     }
@@ -123,7 +123,7 @@ export class Composer {
       const button = part(name);
       const own = { camera: "Take a picture", record: "Record a sound" }[name] ?? labels[kind];
       const label = abilities[kind] || own;
-      const shown = button.closest(".file-button") ?? button;
+      const shown = /** @type {HTMLElement} */ (button.closest(".file-button") ?? button);
       shown.title = label;
       shown.classList.toggle("cannot", abilities[kind] !== "");
       button.setAttribute("aria-label", label);

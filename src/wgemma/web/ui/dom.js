@@ -10,14 +10,14 @@ const SVG = "http://www.w3.org/2000/svg";
  * Properties that begin with "on" are listeners; `true` is an empty attribute, `false`, null and undefined are none.
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
- * @param {Record<string, any>} [properties]
+ * @param {Record<string, unknown>} [properties]
  * @param {...(Node | string | null | undefined | false)} children
  * @returns {HTMLElementTagNameMap[T]}
  */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
   }
@@ -26,13 +26,21 @@ export function h(tag, properties = {}, ...children) {
 }
 
 /**
- * The element with this `data-testid`: the page's own names for its parts.
- * @param {string} name @param {ParentNode} [root] @returns {any}
+ * Parts of the page that are more than an HTMLElement.
+ * @typedef {{"model-select": HTMLSelectElement, "bench-model": HTMLSelectElement, prompt: HTMLTextAreaElement,
+ *   search: HTMLInputElement, send: HTMLButtonElement, load: HTMLButtonElement,
+ *   "bench-file": HTMLInputElement, "pick-file": HTMLInputElement, "adapter-file": HTMLInputElement,
+ *   "finetune-file": HTMLInputElement,   "attach-image": HTMLInputElement, "attach-audio": HTMLInputElement, import: HTMLInputElement}} Parts
  */
-export function part(name, root = document) {
-  const found = root.querySelector(`[data-testid="${name}"]`);
+
+/**
+ * The element with this `data-testid`: the page's own names for its parts.
+ * @template {string} N @param {N} name @returns {N extends keyof Parts ? Parts[N] : HTMLElement}
+ */
+export function part(name) {
+  const found = document.querySelector(`[data-testid="${name}"]`);
   if (!found) throw new Error(`the page has no part called ${name}`);
-  return found;
+  return /** @type {N extends keyof Parts ? Parts[N] : HTMLElement} */ (found);
 }
 
 /** Strokes on a field of 24 by 24. */
@@ -89,7 +97,7 @@ export function icon(name) {
 
 /**
  * A button that is only a drawing; its label is told and shown on hovering.
- * @param {keyof typeof ICONS} drawing @param {string} label @param {Record<string, any>} [properties]
+ * @param {keyof typeof ICONS} drawing @param {string} label @param {Record<string, unknown>} [properties]
  */
 export function iconButton(drawing, label, properties = {}) {
   return h(
@@ -101,8 +109,10 @@ export function iconButton(drawing, label, properties = {}) {
 
 /** Fills the places in the page that ask for a drawing: <span data-icon="send">. */
 export function placeIcons() {
-  for (const place of document.querySelectorAll("[data-icon]")) {
-    place.replaceWith(icon(/** @type {any} */ (place).dataset.icon));
+  /** @type {NodeListOf<HTMLElement>} */
+  const places = document.querySelectorAll("[data-icon]");
+  for (const place of places) {
+    place.replaceWith(icon(/** @type {keyof typeof ICONS} */ (place.dataset.icon)));
   }
 }
 

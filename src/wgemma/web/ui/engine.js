@@ -8,6 +8,7 @@
  * Dispatches "change" whenever anything of it changes.
  *
  * @typedef {import("./models.js").Entry} Entry
+ * @typedef {import("../wgemma").Model} Model
  * @typedef {"starting"|"unsupported"|"empty"|"loading"|"ready"|"answering"|"training"} State
  * @typedef {{stage: string, loaded: number, total: number, text: string, rate: number}} Progress
  */
@@ -19,17 +20,17 @@ export const LEARNING = "The model is being trained. Stop that first, or wait un
 export class Engine extends EventTarget {
   /** @type {State} */ state = "starting";
   /** @type {Entry | null} what is loaded or being loaded */ entry = null;
-  /** @type {any} */ model = null;
+  /** @type {Model | null} */ model = null;
   /** @type {Progress | null} */ progress = null;
-  /** @type {any} why loading failed last */ error = null;
+  /** @type {unknown} why loading failed last */ error = null;
   /** why there is no WebGPU */ reason = "";
-  /** @type {Promise<any>} the last load, also when it is over */ #loading = Promise.resolve(null);
+  /** @type {Promise<Model | null>} the last load, also when it is over */ #loading = Promise.resolve(null);
   #stop = new AbortController();
 
   /** Finds out whether this browser can run a model. */
   async start() {
-    const found = /** @type {{ok: boolean, reason?: string}} */ (await supported());
-    this.reason = found.reason ?? "";
+    const found = await supported();
+    this.reason = found.ok ? "" : found.reason;
     this.#become(found.ok ? "empty" : "unsupported");
     if (found.ok) warm();
   }
@@ -51,7 +52,7 @@ export class Engine extends EventTarget {
 
   /**
    * Loads a model in place of the one before; asked for again while it is loading, it is the same load.
-   * @param {Entry} entry @param {{context?: number, save?: boolean}} [how] @returns {Promise<any>} the model
+   * @param {Entry} entry @param {{context?: number, save?: boolean}} [how] @returns {Promise<Model | null>}
    */
   load(entry, how = {}) {
     if (this.state === "unsupported") return Promise.reject(new Error(this.reason));
@@ -72,7 +73,7 @@ export class Engine extends EventTarget {
 
   /**
    * @param {Entry} entry @param {{context?: number, save?: boolean}} how @param {AbortSignal} signal
-   * @param {Promise<any>} before
+   * @param {Promise<unknown>} before
    */
   async #load(entry, how, signal, before) {
     await before.catch(() => {}); // two models at once would not fit
@@ -85,9 +86,9 @@ export class Engine extends EventTarget {
         ...(entry.projector && { projector: entry.projector }),
         ...(entry.sha256 && { sha256: entry.sha256 }),
         signal,
-        onProgress: (/** @type {any} */ p) => {
+        onProgress: (told) => {
           if (signal.aborted) return;
-          this.progress = meter.read(p);
+          this.progress = meter.read(told);
           if (meter.isDue()) this.dispatchEvent(new Event("change"));
         },
       });
@@ -118,7 +119,7 @@ export class Engine extends EventTarget {
     this.#fail(null);
   }
 
-  /** @param {any} error */
+  /** @param {unknown} error */
   #fail(error) {
     this.#release();
     this.entry = null;
@@ -134,7 +135,7 @@ export class Engine extends EventTarget {
 
   /**
    * The parts of an answer.
-   * @param {any[]} messages @param {Record<string, any>} options
+   * @param {import("../wgemma").Message[]} messages @param {import("../wgemma").ChatOptions} options
    */
   chat(messages, options) {
     return this.#working("answering", (model) => model.chat(messages, options));
@@ -148,14 +149,16 @@ export class Engine extends EventTarget {
     return this.#working("training", (model) => model.finetune(data, settings));
   }
 
-  /** @param {State} state @param {(model: any) => AsyncGenerator<any>} work */
+  /** @template T @param {State} state @param {(model: Model) => AsyncGenerator<T, void, void>} work */
   async *#working(state, work) {
     const { model } = this;
+    if (!model) throw new Error("There is no model. Load one first.");
     this.#become(state);
     try {
       yield* work(model);
     } catch (error) {
-      if (["device-lost", "worker"].includes(/** @type {any} */ (error)?.code)) this.#fail(error);
+      const { code } = /** @type {{code?: string}} */ (error);
+      if (code === "device-lost" || code === "worker") this.#fail(error);
       throw error;
     } finally {
       if (this.state === state && this.model === model) this.#become("ready");

@@ -20,14 +20,15 @@ const HINTS = {
   worker: "The chat is kept.",
 };
 
-/** @param {any} error @returns {{text: string, code: string, next?: {label: string, deed: string}}} */
+/** @param {unknown} error @returns {{text: string, code: string, next?: {label: string, deed: string}}} */
 export function explained(error) {
-  const code = typeof error?.code === "string" ? error.code : "";
-  const said = String(error?.message ?? error ?? "").trim() || "Something went wrong.";
+  const { code: given, message } = /** @type {{code?: unknown, message?: string}} */ (error ?? {});
+  const code = typeof given === "string" ? given : "";
+  const said = String(message ?? error ?? "").trim() || "Something went wrong.";
   const sentence = /[.!?…]$/.test(said) ? said : `${said}.`;
   const hint = HINTS[code] && !sentence.includes(HINTS[code]) ? ` ${HINTS[code]}` : "";
   return { text: sentence + hint, code, next: NEXT[code] };
 }
 
-/** Whether somebody stopped it on purpose. @param {any} error */
-export const isAbort = (error) => error?.name === "AbortError";
+/** Whether somebody stopped it on purpose. @param {unknown} error */
+export const isAbort = (error) => error instanceof Error && error.name === "AbortError";

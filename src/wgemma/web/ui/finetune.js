@@ -17,7 +17,7 @@ const SHOWN = 20; // bad lines
 export class Finetune {
   /** @type {File | null} */ file = null;
   /** @type {AbortController | null} of the training that is going on */ running = null;
-  /** @type {Record<string, any>} what was set */ settings = {};
+  /** @type {Record<string, unknown>} what was set */ settings = {};
   /** @type {import("../wgemma").Examined | null} */ #examined = null;
   /** @type {{file: File, name: string} | null} what was learnt last */ #learnt = null;
   #asked = 0;
@@ -201,13 +201,13 @@ export class Finetune {
     return h("fieldset", { class: "targets" }, h("legend", {}, "Matrices it changes"), ...labels);
   }
 
-  /** @param {string} name @param {any} value */
+  /** @param {string} name @param {unknown} value */
   #set(name, value) {
     this.settings = { ...this.settings, [name]: value };
     this.#examineSoon();
   }
 
-  /** All settings as the engine takes them. @returns {Record<string, any>} */
+  /** All settings as the engine takes them. @returns {import("../wgemma").TrainingSettings} */
   get given() {
     const own = Object.fromEntries(Object.entries(MAIN).map(([name, field]) => [name, field.own]));
     own.seq = this.#ownSeq;
@@ -263,7 +263,7 @@ export class Finetune {
     this.#draw();
   }
 
-  /** @param {any} error */
+  /** @param {unknown} error */
   #tell(error) {
     this.trouble.textContent = explained(error).text;
     this.trouble.hidden = false;

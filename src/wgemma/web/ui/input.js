@@ -54,12 +54,13 @@ export function listenToDrops(take) {
 
 /**
  * Files chosen with an <input>; the same one can be chosen again.
- * @param {string} name @param {(files: File[]) => void} take
+ * @param {"pick-file" | "adapter-file" | "finetune-file" | "bench-file" | "import"} name
+ * @param {(files: File[]) => void} take
  */
 export function listenToFiles(name, take) {
   const input = part(name);
   input.addEventListener("change", () => {
-    take([...input.files]);
+    take([...(input.files ?? [])]);
     input.value = "";
   });
 }

@@ -154,7 +154,7 @@ function text(x, y, words, anchor = "start") {
   return element;
 }
 
-/** @param {string} name @param {Record<string, any>} properties */
+/** @param {string} name @param {Record<string, string | number>} properties */
 function shape(name, properties) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(properties)) element.setAttribute(key, String(value));

@@ -24,7 +24,18 @@ const LOOSE_END = /^[ \t]{0,40}(?:[-*+]{1,2}|#{1,6}|\d{1,3}[.)]?|`{1,2})[ \t]{0,
 const clean = (text) =>
   text.replace(/\r\n?/g, "\n").replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-/** @typedef {any} Drawn a block or inline node, with `dom`, the `host` of its children, and `children` as drawn */
+/**
+ * A block or inline node, with `dom`, the `host` of its children, and `children` as drawn. Each kind has some of these.
+ * @typedef {{is: string, dom: Node, host: Node, children: Drawn[], line: number, source: string,
+ *   open: boolean, text: string, level: number, ordered: boolean, start: number, loose: boolean, task: string,
+ *   href: string, target: string, align: string, heads: boolean, language: string, closed: boolean}} Drawn
+ */
+
+/** @param {object[]} nodes @returns {Drawn[]} */
+const toDraw = (nodes) => /** @type {Drawn[]} */ (nodes);
+
+/** @param {Drawn} node @param {keyof Drawn} field */
+const has = (node, field) => field in node;
 
 export class MarkdownView {
   /** @param {HTMLElement} root */
@@ -84,8 +95,7 @@ export class MarkdownView {
     }
     const lines = this.text.slice(this.start).split("\n");
     if (this.open && LOOSE_END.test(lines[lines.length - 1])) lines[lines.length - 1] = "";
-    /** @type {Drawn[]} */
-    const fresh = blocks(lines);
+    const fresh = toDraw(blocks(lines));
     if (this.open) mark(fresh.at(-1));
     patch(this.root, this.tail, fresh);
     this.tail = fresh;
@@ -104,10 +114,10 @@ export class MarkdownView {
   }
 }
 
-/** The leaf at the end of a growing text may hold marks that are not closed yet. @param {Drawn} block */
+/** The leaf at the end of a growing text may hold marks that are not closed yet. @param {Drawn | undefined} block */
 function mark(block) {
   while (block?.children?.length) block = block.children.at(-1);
-  if (block && "source" in block) block.open = true;
+  if (block && has(block, "source")) block.open = true;
 }
 
 /**
@@ -130,37 +140,36 @@ function update(old, fresh) {
   if (old.is !== fresh.is || KINDS[fresh.is].shape?.(old) !== KINDS[fresh.is].shape?.(fresh)) return false;
   fresh.dom = old.dom;
   fresh.host = old.host;
-  if ("source" in fresh) {
+  if (has(fresh, "source")) {
     if (fresh.source === old.source && fresh.open === old.open) fresh.children = old.children;
     else {
-      fresh.children = inline(fresh.source, fresh.open);
+      fresh.children = toDraw(inline(fresh.source, fresh.open));
       patch(fresh.host, old.children, fresh.children);
     }
-  } else if (fresh.is === "code" && "language" in fresh) updateCode(old, fresh);
-  else if ("text" in fresh) setText(fresh.host, old.text, fresh.text);
-  else if ("children" in fresh) patch(fresh.host, old.children, fresh.children);
+  } else if (fresh.is === "code" && has(fresh, "language")) updateCode(old, fresh);
+  else if (has(fresh, "text")) setText(fresh.host, old.text, fresh.text);
+  else if (has(fresh, "children")) patch(fresh.host, old.children, fresh.children);
   KINDS[fresh.is].change?.(fresh);
   return true;
 }
 
 /**
  * A text that grew is appended to, so that what is selected stays so.
- * @param {any} node @param {string} old @param {string} text
+ * @param {Node} node @param {string} old @param {string} text
  */
 function setText(node, old, text) {
   if (text === old) return;
-  const data = node.nodeType === 3 ? node : node.firstChild;
-  if (data && old && text.startsWith(old)) data.appendData(text.slice(old.length));
-  else node.nodeType === 3 ? (node.data = text) : (node.textContent = text);
+  const data = node instanceof Text ? node : node.firstChild;
+  if (data instanceof Text && old && text.startsWith(old)) data.appendData(text.slice(old.length));
+  else node.textContent = text;
 }
 
 /** @param {Drawn} node @returns {Node} */
 function create(node) {
   const kind = KINDS[node.is];
   const made = kind.make(node);
-  node.dom = made.dom ?? made;
-  node.host = made.host ?? made;
-  if ("source" in node) node.children = inline(node.source, node.open);
+  ({ dom: node.dom, host: node.host } = made instanceof Node ? { dom: made, host: made } : made);
+  if (has(node, "source")) node.children = toDraw(inline(node.source, node.open));
   if (node.children) for (const child of node.children) node.host.appendChild(create(child));
   kind.change?.(node);
   return node.dom;
@@ -168,7 +177,7 @@ function create(node) {
 
 /**
  * How each kind is drawn. `shape` is what must be equal for a node to be drawn over another; `change` runs after both.
- * @typedef {{make: (node: Drawn) => any, shape?: (node: Drawn) => unknown, change?: (node: Drawn) => void}} Kind
+ * @typedef {{make: (node: Drawn) => Node | {dom: Node, host: Node}, shape?: (node: Drawn) => unknown, change?: (node: Drawn) => void}} Kind
  * @type {Record<string, Kind>}
  */
 const KINDS = {
@@ -187,7 +196,7 @@ const KINDS = {
   list: {
     make: (node) => (node.ordered ? h("ol", { start: node.start }) : h("ul")),
     shape: (node) => `${node.ordered} ${node.start}`,
-    change: (node) => node.dom.toggleAttribute("data-loose", node.loose),
+    change: (node) => /** @type {Element} */ (node.dom).toggleAttribute("data-loose", node.loose),
   },
   item: { make: (node) => h("li", { class: node.task ? `task ${node.task}` : null }), shape: (node) => node.task },
   table: { make: table },
@@ -200,8 +209,8 @@ const KINDS = {
     shape: (node) => `${node.heads} ${node.align}`,
   },
   code: {
-    make: (node) => ("language" in node ? codeBlock(node) : h("code", {}, node.text)),
-    shape: (node) => ("language" in node ? node.language : "inline"),
+    make: (node) => (has(node, "language") ? codeBlock(node) : h("code", {}, node.text)),
+    shape: (node) => (has(node, "language") ? node.language : "inline"),
   },
 };
 
@@ -233,7 +242,7 @@ function codeBlock(node) {
   return { dom, host };
 }
 
-/** Code gets its colours when it is finished. @param {HTMLElement} host @param {Drawn} node */
+/** Code gets its colours when it is finished. @param {Element} host @param {Drawn} node */
 function fillCode(host, node) {
   if (node.closed) host.replaceChildren(...highlight(node.text, node.language));
   else host.textContent = node.text;
@@ -242,7 +251,7 @@ function fillCode(host, node) {
 /** @param {Drawn} old @param {Drawn} fresh */
 function updateCode(old, fresh) {
   if (fresh.closed !== old.closed || old.closed) {
-    if (fresh.text !== old.text || fresh.closed !== old.closed) fillCode(fresh.host, fresh);
+    if (fresh.text !== old.text || fresh.closed !== old.closed) fillCode(/** @type {Element} */ (fresh.host), fresh);
   } else setText(fresh.host, old.text, fresh.text);
 }
 

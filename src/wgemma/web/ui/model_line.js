@@ -50,7 +50,7 @@ export class ModelLine {
     else this.bar.removeAttribute("value");
   }
 
-  /** @param {any} error */
+  /** @param {unknown} error */
   #failed(error) {
     const { text, next } = explained(error);
     const line = h("p", { class: "failed", role: "alert", "data-testid": "load-error" }, h("span", {}, text));
@@ -60,7 +60,7 @@ export class ModelLine {
 
   /** @param {import("./models.js").Entry} entry */
   #facts(entry) {
-    const { level, text } = fit(entry.size, /** @type {any} */ (navigator).deviceMemory);
+    const { level, text } = fit(entry.size, navigator.deviceMemory);
     const hint = h("span", { class: `fit ${level}`, "data-testid": "fit" }, text);
     this.place.replaceChildren(h("p", { class: "facts" }, h("span", {}, facts(entry).join(" · ")), hint));
   }

@@ -80,7 +80,10 @@ function bare(name, group, size) {
   return { key: name, name, group, size, ...facts };
 }
 
-/** Gives entries of one name different keys. @param {Entry[]} entries */
+/**
+ * Gives entries of one name different keys.
+ * @template {{key: string, name: string}} T @param {T[]} entries
+ */
 export function unique(entries) {
   const seen = new Set();
   for (const entry of entries) {

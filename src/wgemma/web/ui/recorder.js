@@ -4,12 +4,13 @@ import { h, iconButton } from "./dom.js";
 
 const LONGEST = 5 * 60 * 1000;
 
-/** What to say when a device cannot be had. @param {any} error @param {string} device */
+/** What to say when a device cannot be had. @param {unknown} error @param {string} device */
 export function deviceSentence(error, device) {
-  if (error?.name === "NotAllowedError")
+  const { name, message } = /** @type {Partial<Error>} */ (error ?? {});
+  if (name === "NotAllowedError")
     return `The browser may not use the ${device}. Allow it in the address bar, then try again.`;
-  if (error?.name === "NotFoundError") return `No ${device} was found. Connect one, or attach a file instead.`;
-  return `The ${device} cannot be used: ${error?.message || error}. Attach a file instead.`;
+  if (name === "NotFoundError") return `No ${device} was found. Connect one, or attach a file instead.`;
+  return `The ${device} cannot be used: ${message || error}. Attach a file instead.`;
 }
 
 /** A recording in progress. `stop` gives the file, `cancel` throws it away. */

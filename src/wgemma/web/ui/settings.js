@@ -111,7 +111,7 @@ export function keepSettings(settings) {
 
 /**
  * The tools in a text, which is JSON: a list of functions, each bare or as {"type": "function", "function": …}.
- * @param {string} text @returns {any[] | undefined}
+ * @param {string} text @returns {object[] | undefined}
  */
 export function parseTools(text) {
   if (!text.trim()) return undefined;
@@ -135,7 +135,7 @@ export function parseTools(text) {
 
 /** What `model.chat` is called with. @param {Settings} settings */
 export function options(settings) {
-  /** @type {Record<string, any>} */
+  /** @type {import("../wgemma").ChatOptions & Record<string, unknown>} */
   const out = { think: settings.think };
   const tools = parseTools(settings.tools);
   if (tools?.length) out.tools = tools;

@@ -17,6 +17,7 @@
  * @typedef {{prompt?: number, reused?: number, generated?: number, firstToken?: number, tokensPerSecond?: number,
  *   context?: number}} Stats  tokens; seconds until the first one
  * @typedef {{id: string, chat: string, blob: Blob}} Medium
+ * @typedef {{chats: Chat, messages: Message, media: Medium}} Records
  */
 
 const NAME = "wgemma";
@@ -63,7 +64,7 @@ export class Store {
   constructor(database, reason = "") {
     this.database = database;
     this.reason = reason;
-    /** @type {Record<string, Map<string, any>>} */
+    /** @type {Record<keyof Records, Map<string, {id: string, chat?: string}>>} */
     this.memory = { chats: new Map(), messages: new Map(), media: new Map() };
   }
 
@@ -78,18 +79,20 @@ export class Store {
     return `${why} Chats last until this tab is closed: export what you want to keep.`;
   }
 
-  /** @param {"chats"|"messages"|"media"} name @param {string} id @returns {Promise<any>} */
+  /** @template {keyof Records} N @param {N} name @param {string} id @returns {Promise<Records[N] | undefined>} */
   async get(name, id) {
-    return this.database ? done(this.database.transaction(name).objectStore(name).get(id)) : this.memory[name].get(id);
+    if (!this.database) return /** @type {Records[N] | undefined} */ (this.memory[name].get(id));
+    return done(this.database.transaction(name).objectStore(name).get(id));
   }
 
   /**
    * All records, or those of one chat.
-   * @param {"chats"|"messages"|"media"} name @param {string} [chat] @returns {Promise<any[]>}
+   * @template {keyof Records} N @param {N} name @param {string} [chat] @returns {Promise<Records[N][]>}
    */
   async all(name, chat) {
     if (!this.database) {
-      return [...this.memory[name].values()].filter((record) => chat === undefined || record.chat === chat);
+      const found = [...this.memory[name].values()].filter((record) => chat === undefined || record.chat === chat);
+      return /** @type {Records[N][]} */ (found);
     }
     const records = this.database.transaction(name).objectStore(name);
     return done(chat === undefined ? records.getAll() : records.index("chat").getAll(chat));
@@ -101,16 +104,15 @@ export class Store {
    */
   async put(records) {
     const { database } = this;
+    const lists = /** @type {[keyof Records, {id: string}[]][]} */ (Object.entries(records));
     if (!database) {
-      for (const [name, list] of Object.entries(records))
-        for (const r of list) this.memory[name].set(r.id, structuredClone(r));
+      for (const [name, list] of lists) for (const r of list) this.memory[name].set(r.id, structuredClone(r));
       return;
     }
-    const names = Object.keys(records);
-    const transaction = database.transaction(names, "readwrite");
+    const transaction = database.transaction(Object.keys(records), "readwrite");
     const finished = settled(transaction);
     try {
-      for (const [name, list] of Object.entries(records)) for (const r of list) transaction.objectStore(name).put(r);
+      for (const [name, list] of lists) for (const r of list) transaction.objectStore(name).put(r);
     } catch (error) {
       transaction.abort();
       await finished.catch(() => {});
@@ -132,8 +134,8 @@ export class Store {
   async remove(id) {
     if (!this.database) {
       this.memory.chats.delete(id);
-      for (const name of ["messages", "media"]) {
-        for (const [key, record] of this.memory[name]) if (record.chat === id) this.memory[name].delete(key);
+      for (const records of [this.memory.messages, this.memory.media]) {
+        for (const [key, record] of records) if (record.chat === id) records.delete(key);
       }
       return;
     }

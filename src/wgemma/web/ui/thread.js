@@ -61,7 +61,7 @@ const NO_RESULT = "There is no result.";
  * @param {(id: string) => Promise<Blob | undefined>} medium
  */
 export async function forModel(said, system, medium) {
-  /** @type {any[]} */
+  /** @type {import("../wgemma").Message[]} */
   const out = system.trim() ? [{ role: "system", content: system }] : [];
   for (const [i, message] of said.entries()) {
     if (message.role === "user") out.push({ role: "user", content: await content(message, medium) });
@@ -75,7 +75,7 @@ export async function forModel(said, system, medium) {
         ...(calls.length && { tool_calls: calls.map((c) => ({ function: { name: c.name, arguments: c.arguments } })) }),
       });
       if (calls.length && said[i + 1]?.role !== "tool") {
-        out.push(...calls.map((call) => ({ role: "tool", name: call.name, content: NO_RESULT })));
+        out.push(...calls.map(({ name }) => result({ name, content: NO_RESULT })));
       }
     }
   }
@@ -88,15 +88,20 @@ export async function forModel(said, system, medium) {
  */
 async function content(message, medium) {
   if (!message.attachments?.length) return message.content;
+  /** @type {import("../wgemma").ContentPart[]} */
   const parts = [];
   for (const { id, kind } of message.attachments) {
     const blob = await medium(id);
-    if (blob) parts.push({ type: kind, [kind]: blob });
+    if (blob) parts.push(kind === "image" ? { type: kind, image: blob } : { type: kind, audio: blob });
   }
-  return message.content.trim() ? [...parts, { type: "text", text: message.content }] : parts;
+  if (message.content.trim()) parts.push({ type: "text", text: message.content });
+  return parts;
 }
 
-/** A result that is a JSON object is sent as one. @param {{name: string, content: string}} given */
+/**
+ * A result that is a JSON object is sent as one.
+ * @param {{name: string, content: string}} given @returns {import("../wgemma").Message}
+ */
 function result({ name, content }) {
   try {
     const value = JSON.parse(content);

@@ -31,7 +31,7 @@ export class Training {
       this.state,
       this.bar,
       h("dl", { class: "figures" }, ...Object.values(this.figures).map(({ element }) => element)),
-      /** @type {any} */ (this.curve.element),
+      this.curve.element,
       this.result,
     );
   }
