@@ -143,7 +143,7 @@ def test_models_are_shown_with_size_and_fit_and_bring_their_own_settings(app):
     app["model-select"].select_option("gemma4:e2b")
     line = app.page.locator("#model-line").inner_text()
     assert "5.1B parameters · Q4_K_M · 7.2 GB · sees · hears" in line
-    assert "of graphics memory" in app.text("fit")
+    assert "of GPU memory" in app.text("fit")
     assert app.ask("Ahoy")  # sending loads what is chosen
     asked = app.asked()[-1]
     assert asked["messages"][0] == {"role": "system", "content": "You are a pirate."}
@@ -250,7 +250,7 @@ def test_a_reload_in_the_middle_of_an_answer_keeps_what_was_said(app):
     app.ready()
     assert app.text("message-model").startswith("Once upon a time…")
     assert len(app.text("message-model")) > 30
-    assert "closed in the middle" in app.text("message-note")
+    assert "closed during this answer" in app.text("message-note")
 
 
 def test_an_answer_goes_on_while_another_chat_is_open(app):
@@ -368,8 +368,8 @@ def test_a_file_that_holds_no_chats_is_explained(app):
     for content, sentence in (
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("null", "holds no chats"),
-        ({"format": "wgemma chats", "version": 99}, "of version 99"),
+        ("null", "has no chats"),
+        ({"format": "wgemma chats", "version": 99}, "has version 99"),
         ({"format": "wgemma chats", "version": 1, "chats": 7}, "damaged"),
     ):
         app["import"].set_input_files(as_file(content))
@@ -399,7 +399,7 @@ def test_a_hostile_file_brings_nothing_but_text(app):
     app["import"].set_input_files(as_file(f'{{"format": "wgemma chats", "version": 1, "chats": [{text}, 5]}}'))
     app["message-user"].wait_for()
     assert app.text("message-user") == evil
-    assert "left out" in app.page.locator(".toast").inner_text()
+    assert "skipped" in app.page.locator(".toast").inner_text()
     hurt = "() => [window.hurt, ({}).hurt, document.querySelectorAll('article img').length]"
     assert app.page.evaluate(hurt) == [None, None, 0]
     assert app["tool-call"].count() == 1
@@ -477,7 +477,7 @@ def test_files_dropped_on_the_page_go_where_they_belong(app):
 def test_what_cannot_be_read_or_seen_is_explained(visit):
     app = visit(init="globalThis.scripted = {sees: false}").open()
     app["attach-audio"].set_input_files({"name": "noise.wav", "mimeType": "audio/wav", "buffer": b"no sound"})
-    assert "noise.wav cannot be read as a sound" in app.page.locator(".toast").inner_text()
+    assert "noise.wav is not a readable sound" in app.page.locator(".toast").inner_text()
     assert app["attach-image"].get_attribute("aria-label") == "tiny cannot see pictures."
     app["attach-image"].set_input_files({"name": "dot.png", "mimeType": "image/png", "buffer": DOT})
     app.page.locator(".toast").get_by_text("tiny cannot see pictures.").wait_for()
@@ -521,7 +521,7 @@ def test_a_microphone_that_may_not_be_used_is_explained(visit):
     refuse = "navigator.mediaDevices.getUserMedia = async () => { throw new DOMException('', 'NotAllowedError') }"
     app = visit(init=refuse).open()
     app["record"].click()
-    assert "may not use the microphone" in app.page.locator(".toast").inner_text()
+    assert "blocked the microphone" in app.page.locator(".toast").inner_text()
 
 
 # -- everybody
@@ -563,7 +563,7 @@ def test_whoever_listens_instead_of_looking_is_told(app):
     assert app.page.evaluate(NAMELESS) == []
     app["settings"].click()
     assert app.page.evaluate(NAMELESS) == []
-    assert app.page.get_by_role("dialog", name="Settings of this chat").is_visible()
+    assert app.page.get_by_role("dialog", name="Chat settings").is_visible()
     app["settings-close"].click()
     assert app.page.evaluate("() => document.activeElement.dataset.testid") == "settings"  # back where one was
     assert app.page.get_by_role("log", name="Conversation").get_by_role("article", name="You").is_visible()

@@ -183,8 +183,8 @@ def test_a_training_is_begun_watched_and_tried(app):
     assert app.text("finetune-hint") == "Choose a file of examples first."
     give(app)
     app.page.wait_for_function("() => !document.querySelector('[data-testid=finetune-start]').disabled")
-    assert app.text("finetune-summary") == "5 examples · 113 tokens, 24 of them to learn"
-    assert app.text("finetune-hint").startswith("4 steps: few")
+    assert app.text("finetune-summary") == "5 examples · 113 tokens, 24 of them to learn from"
+    assert app.text("finetune-hint").startswith("4 steps, which is few")
     app["finetune-rank"].fill("4")
     app["finetune-more"].locator("summary").click()
     app["finetune-target-k"].uncheck()
@@ -268,9 +268,9 @@ def test_while_it_learns_nothing_is_lost(app):
     app["finetune-close"].click()
     app["prompt"].fill("Are you there?")
     app["prompt"].press("Enter")
-    app.page.get_by_text("The model is being trained.").wait_for()
+    app.page.get_by_text("The model is training.").wait_for()
     assert app["prompt"].input_value() == "Are you there?" and app["message-user"].count() == 0
-    app["toast-action"].filter(has_text="Look at it").click()
+    app["toast-action"].filter(has_text="Show").click()
     assert state(app) == "Done: 60 steps"
     app.page.keyboard.press("Escape")
     assert app["finetune-view"].is_hidden()

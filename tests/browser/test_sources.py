@@ -186,4 +186,4 @@ def test_the_storage_answers_whatever_is_collected_meanwhile(browser: Any, serve
 def test_what_cannot_be_a_source_says_so(face: Face) -> None:
     for source in (None, 5, "http://"):
         told = face.attempt(source)
-        assert told["code"] == "settings" and "address" in told["message"]
+        assert told["code"] == "settings" and "URL" in told["message"]

@@ -1,21 +1,21 @@
 /**
- * WebGPU as gpu/browser.py wants it: buffers and kernels are numbers, and a tape is replayed by one call.
+ * WebGPU for gpu/browser.py: buffers and kernels are numbers, and one call replays a tape.
  *
- * A call from Python costs a microsecond or two and a descriptor ten, so nothing here takes descriptors, and nothing a
- * token needs takes more than one call. What WebGPU reports late (no memory, a shader that does not compile, a lost
- * device) is kept here until Python asks at `confirm`, `read` or `wait`.
+ * A call from Python costs a microsecond or two and a descriptor ten, so nothing here takes descriptors, and each thing
+ * a token needs takes one call. Errors that WebGPU reports late (out of memory, a shader that does not compile, a lost
+ * device) are held until Python calls `confirm`, `read` or `wait`.
  */
 
-const SMALL = 1 << 16; // readings up to this size share staging buffers
-const KEPT = 8; // staging buffers that wait for the next reading: four steps in flight, with log-probabilities
-const LARGE = 1 << 20; // writes from this size on are staged here, up to this one:
+const SMALL = 1 << 16; // reads up to this size share staging buffers
+const KEPT = 8; // idle staging buffers to keep: for four steps in flight, with log-probabilities
+const LARGE = 1 << 20; // writes of LARGE to STAGE bytes go through our own staging buffers
 const STAGE = 32 << 20;
-const STAGES = 6; // staging buffers for them
-const LEISURE = 2000; // milliseconds without such a write, after which their memory is given back
+const STAGES = 6; // how many of those
+const LEISURE = 2000; // milliseconds without such a write until they are freed
 /** @type {GPUFeatureName[]} */
 const FEATURES = ["shader-f16", "subgroups", "timestamp-query"];
 
-/** Our limits, by WebGPU's names for them. */
+/** Our names for limits → WebGPU's. */
 const LIMITS = /** @type {const} */ ({
   binding: "maxStorageBufferBindingSize",
   buffer: "maxBufferSize",
@@ -25,10 +25,10 @@ const LIMITS = /** @type {const} */ ({
   workgroups: "maxComputeWorkgroupsPerDimension",
   offset_alignment: "minStorageBufferOffsetAlignment",
 });
-const ALSO = /** @type {const} */ (["maxComputeWorkgroupSizeX"]); // wanted at its best, but nobody asks for its value
-const MARGIN = 1 << 20; // an adapter may refuse a buffer of exactly its own maximum (SwiftShader's 1 GiB)
+const ALSO = /** @type {const} */ (["maxComputeWorkgroupSizeX"]); // requested, but not reported
+const MARGIN = 1 << 20; // adapters may refuse a buffer of exactly their maximum (SwiftShader's 1 GiB)
 
-/** What to raise in Python. */
+/** Becomes an exception in Python. */
 class Trouble extends Error {
   /** @param {"lost" | "out-of-memory" | "validation" | "missing"} kind @param {string} message */
   constructor(kind, message) {
@@ -39,7 +39,7 @@ class Trouble extends Error {
 }
 
 /**
- * Opens the best adapter with all it has; `plain` leaves its optional features out.
+ * Opens the best adapter with all its features and limits; `plain` leaves optional features out.
  * @param {{plain?: boolean}} [options]
  * @returns {Promise<Gpu>}
  */
@@ -60,7 +60,7 @@ export async function openGpu({ plain = false } = {}) {
   }
 }
 
-/** The adapter; after a crash of the browser's GPU process there is none for a moment. */
+/** Retries: after a crash of the browser's GPU process there is no adapter for a moment. */
 async function requestAdapter() {
   if (!navigator.gpu) throw new Trouble("missing", "this browser has no WebGPU");
   for (const pause of [0, 100, 400, 1500]) {
@@ -86,13 +86,13 @@ class Gpu {
   #numbers = 0;
   /** @type {GPUBuffer[]} staging buffers */ #spare = [];
   /** @type {Promise<Trouble | null | void>[]} */ #unconfirmed = [];
-  /** @type {Trouble | null} the first one that nobody was asked about */ #uncaptured = null;
-  /** @type {Promise<void> | null} what was submitted up to the last `pace` is done */ #paced = null;
-  /** @type {GPUBuffer[]} for large writes, mapped and ready to be filled */ #ready = [];
-  #stages = 0; // how many of them there are
-  #leisure = 0; // the timer after which they are given back
+  /** @type {Trouble | null} the first error outside any error scope */ #uncaptured = null;
+  /** @type {Promise<void> | null} resolves when everything before the last `pace` is done */ #paced = null;
+  /** @type {GPUBuffer[]} for large writes, mapped */ #ready = [];
+  #stages = 0; // how many of those exist
+  #leisure = 0; // timer that frees them
   #fresh = 0; // bytes written since the last `flush`
-  /** @type {{bytes: number, done: Promise<void>}[]} what was written before each `flush`, oldest first */ #onTheWay = [];
+  /** @type {{bytes: number, done: Promise<void>}[]} writes in flight, one entry per `flush`, oldest first */ #onTheWay = [];
   #lost = "";
 
   /** @param {GPUAdapter} adapter @param {GPUDevice} device @param {GPUFeatureName[]} features */
@@ -124,7 +124,7 @@ class Gpu {
     return found;
   }
 
-  /** A zeroed buffer's number; whether there was room for it is known at `confirm`. @param {number} size @param {string} label */
+  /** Makes a zeroed buffer and returns its number; `confirm` says whether there was memory for it. @param {number} size @param {string} label */
   buffer(size, label) {
     this.check();
     const { STORAGE, UNIFORM, COPY_SRC, COPY_DST } = GPUBufferUsage;
@@ -135,20 +135,20 @@ class Gpu {
     return this.#numbers;
   }
 
-  /** Gives a buffer's memory back at once. @param {number} number */
+  /** Frees a buffer at once. @param {number} number */
   free(number) {
     this.#buffers.get(number)?.destroy();
     this.#buffers.delete(number);
   }
 
-  /** Lets go of a buffer; programs that use it keep it. @param {number} number */
+  /** Drops a buffer; programs that use it keep it alive. @param {number} number */
   forget(number) {
     this.#buffers.delete(number);
   }
 
   /**
-   * Puts whole words into a buffer: bytes [from, from + size) of a Uint8Array, or of a Python object with a buffer.
-   * Offset and size are multiples of four.
+   * Writes bytes [from, from + size) of a Uint8Array, or of a Python object with a buffer. `offset` and `size` are
+   * multiples of four.
    * @param {number} number @param {number} offset @param {Uint8Array<ArrayBuffer> | PyArray} data
    * @param {number} from @param {number} size
    */
@@ -166,7 +166,7 @@ class Gpu {
   }
 
   /**
-   * Writes through mapped memory of our own, which is three times as fast as writeBuffer; false when there is none free.
+   * Writes through a mapped staging buffer, three times as fast as writeBuffer; false if none is free.
    * @param {GPUBuffer} target @param {number} offset @param {Uint8Array} bytes
    */
   #stage(target, offset, bytes) {
@@ -177,7 +177,7 @@ class Gpu {
       try {
         free = this.#scoped("staging memory", () => this.#device.createBuffer(how));
       } catch {
-        return false; // the page has no memory for it; if the GPU has none, `confirm` says so
+        return false; // out of host memory; `confirm` reports out of GPU memory
       }
       this.#stages++;
     }
@@ -199,9 +199,9 @@ class Gpu {
     for (const staging of this.#ready.splice(0)) staging.destroy();
   }
 
-  /** Returns when at most `most` of the bytes written so far are still on their way. @param {number} most */
+  /** Resolves when at most `most` of the bytes written so far are in flight. @param {number} most */
   async flush(most) {
-    const done = this.#queue.onSubmittedWorkDone().catch(() => {}); // a lost device shows elsewhere
+    const done = this.#queue.onSubmittedWorkDone().catch(() => {}); // `check` reports a lost device
     this.#onTheWay.push({ bytes: this.#fresh, done });
     this.#fresh = 0;
     let left = this.#onTheWay.reduce((sum, { bytes }) => sum + bytes, 0);
@@ -215,7 +215,7 @@ class Gpu {
   }
 
   /**
-   * Asks now for whole words as they are after everything submitted so far; offset and size are multiples of four.
+   * Reads a span as it is after everything submitted so far. `offset` and `size` are multiples of four.
    * @param {number} number @param {number} offset @param {number} size @returns {Promise<Uint8Array>}
    */
   read(number, offset, size) {
@@ -225,7 +225,7 @@ class Gpu {
     encoder.copyBufferToBuffer(this.#buffer(number), offset, staging, 0, size);
     this.#queue.submit([encoder.finish()]);
     const reading = this.#mapped(staging, size);
-    reading.catch(() => {}); // it may be nobody's any more when it fails
+    reading.catch(() => {}); // nobody may be waiting when it fails
     return reading;
   }
 
@@ -252,10 +252,10 @@ class Gpu {
   // -- kernels
 
   /**
-   * A shader's number. It is compiled beside others, and whether it can be is known at `confirm`; a replay that comes
-   * before that compiles it on the spot.
+   * Compiles a shader in the background and returns its number; `confirm` reports errors. A replay that comes first
+   * compiles it synchronously.
    * @param {string} name @param {string} code
-   * @param {Iterable<number>} indices of its bindings @param {Iterable<GPUBufferBindingType>} types of them, in WebGPU's words
+   * @param {Iterable<number>} indices of its bindings @param {Iterable<GPUBufferBindingType>} types of its bindings
    */
   kernel(name, code, indices, types) {
     this.check();
@@ -349,14 +349,14 @@ class Gpu {
     };
   }
 
-  // -- what is known late
+  // -- late errors
 
-  /** Throws when the device is gone. */
+  /** Throws if the device is lost. */
   check() {
     if (this.#lost) throw new Trouble("lost", this.#lost);
   }
 
-  /** Returns when all buffers and kernels made so far are known to be good; throws the first trouble otherwise. */
+  /** Resolves when all buffers and kernels made so far are known to be good; throws the first error otherwise. */
   async confirm() {
     const troubles = await Promise.all(this.#unconfirmed.splice(0));
     this.check();
@@ -365,15 +365,15 @@ class Gpu {
     this.#complain();
   }
 
-  /** Returns when no more than one call's submissions are left to do besides those since the last one. */
+  /** Resolves when everything submitted before the previous `pace` is done. */
   async pace() {
     const before = this.#paced;
-    this.#paced = this.#queue.onSubmittedWorkDone().catch(() => {}); // a lost device shows elsewhere
+    this.#paced = this.#queue.onSubmittedWorkDone().catch(() => {}); // `check` reports a lost device
     await before;
     this.check();
   }
 
-  /** Returns when the GPU has nothing left to do. */
+  /** Resolves when the GPU is idle. */
   async wait() {
     try {
       await this.#queue.onSubmittedWorkDone();
@@ -392,7 +392,7 @@ class Gpu {
   }
 
   /**
-   * Carries `make` out between error scopes; what they catch waits for `confirm`.
+   * Runs `make` inside error scopes; `confirm` reports what they catch.
    * @template T @param {string} what @param {() => T} make
    */
   #scoped(what, make) {
@@ -403,19 +403,19 @@ class Gpu {
     } finally {
       for (let i = 0; i < 2; i++) {
         const caught = this.#device.popErrorScope().then((error) => error && troubleOf(error, what));
-        this.#unconfirmed.push(caught.catch(() => null)); // a lost device answers no more: `check` says so
+        this.#unconfirmed.push(caught.catch(() => null)); // `check` reports a lost device
       }
     }
   }
 
-  /** Throws, once, what went wrong where nobody was looking. */
+  /** Throws an uncaptured error, once. */
   #complain() {
     const trouble = this.#uncaptured;
     this.#uncaptured = null;
     if (trouble) throw trouble;
   }
 
-  /** Why a promise of WebGPU's was rejected: a device that is being lost says so a little later. @param {unknown} error */
+  /** Why WebGPU rejected a promise; `device.lost` may resolve a little later. @param {unknown} error */
   async #reason(error) {
     await Promise.race([this.#device.lost, new Promise((done) => setTimeout(done, 500))]);
     if (this.#lost) return new Trouble("lost", this.#lost);

@@ -1,9 +1,8 @@
 /**
- * Reading ahead: a source (see sources.js) around one whose answers take time, a web server's or a picked file's.
+ * Read-ahead: a source (see sources.js) over a slow one, a web server's or a picked file's.
  *
- * A loader says what it will want, and in which order (`expect`). Requests for that go out several at a time, neighbours
- * in one, while the loader is still busy with what came before. Rows of a table, which nobody can foretell for long, are
- * kept for as long as there is room.
+ * The loader says what it will read, in order (`expect`). Requests for that are sent ahead, several in flight, adjacent
+ * spans merged. Table rows, which cannot be predicted far ahead, go through an LRU cache.
  */
 
 /**
@@ -14,13 +13,13 @@
 
 import { WgemmaError } from "./trouble.js";
 
-const FETCHERS = 4; // Workers that fetch
-const AT_ONCE = 6; // requests under way: as many connections as browsers open to one server
-const WINDOW = 384 << 20; // bytes that are on their way, or here and not taken yet
-const REQUEST = 16 << 20; // neighbours are asked for together up to this size
-const GAP = 1 << 16; // what lies between neighbours is not worth a request of its own
-const MUCH = 64 << 20; // bytes that are worth Workers of their own
-const KEPT = 32 << 20; // bytes of rows that are kept
+const FETCHERS = 4; // Workers
+const AT_ONCE = 6; // requests in flight: as many as browsers open connections to one server
+const WINDOW = 384 << 20; // bytes in flight, or here and not yet read
+const REQUEST = 16 << 20; // adjacent spans are merged up to this size
+const GAP = 1 << 16; // spans this close are adjacent: the gap is fetched, too
+const MUCH = 64 << 20; // bytes that are worth starting Workers for
+const KEPT = 32 << 20; // bytes of cached rows
 
 /** @typedef {{offset: number, end: number, spans: number, bytes: Promise<Uint8Array<ArrayBuffer>> | null}} Request */
 
@@ -28,12 +27,12 @@ export class ReadAhead {
   #source;
   #signal;
   /** @type {Fetchers | null} */ #fetchers = null;
-  /** @type {Request[]} those that were not sent yet, in the order of need */ #waiting = [];
-  /** @type {Map<number, Request>} by the offsets of their spans */ #requests = new Map();
-  #held = 0; // bytes of requests that were sent and not taken
-  #sent = 0; // requests under way
-  /** @type {Map<number, Promise<Uint8Array>>} rows by offset, the one used longest ago first */ #rows = new Map();
-  #gate = gate(4 * AT_ONCE); // rows are small: it takes more of them to fill a line
+  /** @type {Request[]} not sent yet, in order */ #waiting = [];
+  /** @type {Map<number, Request>} by offset of each span */ #requests = new Map();
+  #held = 0; // bytes sent for and not yet read
+  #sent = 0; // requests in flight
+  /** @type {Map<number, Promise<Uint8Array>>} rows by offset, least recently used first */ #rows = new Map();
+  #gate = gate(4 * AT_ONCE); // rows are small, so more are in flight
 
   /** @param {WebSource | FileSource} source @param {AbortSignal} [signal] */
   constructor(source, signal) {
@@ -44,7 +43,7 @@ export class ReadAhead {
   }
 
   /**
-   * What will be read from now on; what was expected before is not any more.
+   * What will be read next; replaces what was expected before.
    * @param {ArrayLike<number>} spans offset, length, offset, …
    */
   expect(spans) {
@@ -69,7 +68,7 @@ export class ReadAhead {
     this.#send();
   }
 
-  /** Sends what there is room for. */
+  /** Sends requests while there is room. */
   #send() {
     while (this.#waiting.length && this.#sent < AT_ONCE) {
       const [next] = this.#waiting;
@@ -86,11 +85,11 @@ export class ReadAhead {
     this.#sent++;
     this.#held += length;
     const bytes = (this.#fetchers ?? this.#source).read(request.offset, length).finally(() => {
-      if (expected !== this.#requests) return; // something else is expected by now
+      if (expected !== this.#requests) return; // `expect` was called again
       this.#sent--;
       this.#send();
     });
-    bytes.catch(() => {}); // whoever takes it hears of it
+    bytes.catch(() => {}); // `read` reports it
     request.bytes = bytes;
     return bytes;
   }
@@ -104,7 +103,7 @@ export class ReadAhead {
     let coming = request.bytes;
     if (!coming) {
       this.#waiting.splice(this.#waiting.indexOf(request), 1);
-      coming = this.#begin(request); // out of turn: room or not, somebody waits for it
+      coming = this.#begin(request); // out of order: somebody is waiting
     }
     const bytes = await coming;
     if (!--request.spans && expected === this.#requests) {
@@ -114,7 +113,7 @@ export class ReadAhead {
     return bytes.subarray(offset - request.offset, offset - request.offset + length);
   }
 
-  /** Rows that will be wanted soon. @param {Iterable<number>} offsets @param {number} length */
+  /** Prefetches rows. @param {Iterable<number>} offsets @param {number} length */
   expectRows(offsets, length) {
     for (const offset of offsets) this.#row(offset, length);
   }
@@ -155,10 +154,13 @@ export class ReadAhead {
   }
 }
 
-/** Workers that read from copies of a source. */
+/** Workers that read copies of a source. */
 class Fetchers {
   #workers;
-  /** @type {Map<number, {free: {busy: number}, resolve: (bytes: Uint8Array<ArrayBuffer>) => void, reject: (reason: unknown) => void}>} */
+  /**
+   * @type {Map<number, {free: {busy: number}, resolve: (bytes: Uint8Array<ArrayBuffer>) => void,
+   *   reject: (reason: unknown) => void}>}
+   */
   #asked = new Map();
   #last = 0;
 
@@ -186,7 +188,7 @@ class Fetchers {
   /** @param {{id: number} & ({bytes: Uint8Array<ArrayBuffer>} | {code: ErrorCode, message: string})} answer */
   #hear(answer) {
     const asked = this.#asked.get(answer.id);
-    if (!asked) return; // it was ended meanwhile
+    if (!asked) return; // ended in the meantime
     this.#asked.delete(answer.id);
     asked.free.busy--;
     if ("bytes" in answer) asked.resolve(answer.bytes);
@@ -194,14 +196,14 @@ class Fetchers {
   }
 
   /** @param {unknown} [reason] */
-  end(reason = new WgemmaError("worker", "This file is not read any more.")) {
+  end(reason = new WgemmaError("worker", "This file is closed.")) {
     for (const { worker } of this.#workers) worker.terminate();
     for (const { reject } of this.#asked.values()) reject(reason);
     this.#asked.clear();
   }
 }
 
-/** Runs work, but no more than so much at once; the rest waits for its turn. @param {number} most */
+/** Limits how many calls run at once; the rest queue. @param {number} most */
 function gate(most) {
   /** @type {(() => void)[]} */
   const waiting = [];
@@ -219,7 +221,7 @@ function gate(most) {
   };
 }
 
-/** An array for `count` rows; zeros fill its last word, because GPUs are written to in words. @param {number} count @param {number} length */
+/** Room for `count` rows, padded to whole 32-bit words, as the GPU needs. @param {number} count @param {number} length */
 export function roomFor(count, length) {
   return new Uint8Array(Math.ceil((count * length) / 4) * 4);
 }

@@ -1,6 +1,6 @@
 /**
- * The app: opens chats, sends messages, and lets the parts of the page know of each other. It talks to the model only
- * by wgemma.js, through Engine.
+ * The app: opens chats, sends messages, and connects the parts of the page. It reaches the model only through Engine,
+ * which wraps wgemma.js.
  *
  * @typedef {import("./ui/store.js").Chat} Chat
  * @typedef {import("./ui/store.js").Message} Message
@@ -31,10 +31,10 @@ import { freshId, openStore, storageSentence } from "./ui/store.js";
 import { themeButton } from "./ui/theme_button.js";
 import { forModel, Tree } from "./ui/thread.js";
 
-const CHAT = "wgemma.chat"; // the one that is open in this tab
+const CHAT = "wgemma.chat"; // the chat open in this tab
 
 const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
-const fine = () => matchMedia("(pointer: fine)").matches; // focusing the box raises a phone's keyboard
+const fine = () => matchMedia("(pointer: fine)").matches; // on a phone, focus would open the keyboard
 
 class App {
   /** @param {import("./ui/store.js").Store} store */
@@ -45,7 +45,7 @@ class App {
     this.tree = new Tree([]);
     /** @type {{chat: Chat, tree: Tree, answering: Answering, over: Promise<void>} | null} */ this.live = null;
     this.addresses = new Addresses();
-    /** @type {Map<string, Blob>} media of this visit, also those that could not be kept */ this.media = new Map();
+    /** @type {Map<string, Blob>} media of this visit, saved or not */ this.media = new Map();
     this.others = new BroadcastChannel("wgemma");
     this.composer = new Composer({
       send: (text, attachments) => this.send(text, attachments),
@@ -79,7 +79,7 @@ class App {
     });
   }
 
-  // -- beginning
+  // -- start
 
   async start() {
     placeIcons();
@@ -122,7 +122,7 @@ class App {
     this.others.addEventListener("message", () => this.sidebar.refresh());
   }
 
-  /** Files from anywhere, each to where it belongs. @param {File[]} files */
+  /** Routes dropped files to where they belong. @param {File[]} files */
   take(files) {
     const named = (/** @type {string} */ suffix) => files.filter((file) => file.name.toLowerCase().endsWith(suffix));
     const lists = named(".json");
@@ -157,7 +157,7 @@ class App {
     return mine !== undefined;
   }
 
-  // -- what the page shows of the model
+  // -- the model's state
 
   #drawState() {
     this.status.show(this.engine, this.live !== null);
@@ -174,14 +174,14 @@ class App {
     byId("welcome").hidden = this.tree.byId.size > 0 || this.engine.state === "unsupported";
   }
 
-  /** The model and the machine, in a line. */
+  /** One line about the model and the GPU. */
   #about() {
     const { info } = this.engine;
     if (!info) return "No model is loaded.";
     return [info.name, info.quantisation, `context ${whole(info.context)}`, info.adapter].filter(Boolean).join(" · ");
   }
 
-  /** Why the model cannot be measured now; "" if it can. */
+  /** Why the benchmark cannot run now; "" if it can. */
   #notNow() {
     const { state, reason } = this.engine;
     if (state === "unsupported") return reason;
@@ -191,7 +191,7 @@ class App {
   }
 
   /**
-   * Measures the loaded model.
+   * Runs the benchmark on the loaded model.
    * @param {(progress: import("./ui/bench_view.js").Progress) => void} onProgress @param {AbortSignal} signal
    */
   async bench(onProgress, signal) {
@@ -201,7 +201,7 @@ class App {
     return bench(
       {
         info: model.info,
-        chat: (messages, how) => engine.chat(messages, how ?? {}), // which notices when the GPU is lost
+        chat: (messages, how) => engine.chat(messages, how ?? {}), // handles a lost GPU
         tokenize: (text) => model.tokenize(text),
         stats: () => model.stats(),
       },
@@ -291,7 +291,7 @@ class App {
     }
     if (chat.id === this.chat.id) this.newChat();
     this.#changed();
-    toast(`“${excerpt(chat.title, 40)}” is deleted.`, {
+    toast(`Deleted “${excerpt(chat.title, 40)}”.`, {
       label: "Undo",
       act: async () => {
         await this.#save(whole);
@@ -300,7 +300,7 @@ class App {
     });
   }
 
-  /** All of a chat, as far as it could be kept; of the open one, all. @param {Chat} chat */
+  /** All records of a chat; for the open one, also those that could not be saved. @param {Chat} chat */
   async #whole(chat) {
     const kept = await this.store.whole(chat.id).catch(() => ({ chats: [], messages: [], media: [] }));
     if (chat.id !== this.chat.id) return kept;
@@ -331,7 +331,7 @@ class App {
   }
 
   /**
-   * Saves what was added to a chat; all of it, where it is not there (any more: another tab may have deleted it).
+   * Saves what was added to a chat, or all of it if it is not stored (another tab may have deleted it).
    * @param {Chat} chat @param {Tree} tree @param {Message[]} added @param {import("./ui/store.js").Medium[]} media
    */
   async #saveNew(chat, tree, added, media) {
@@ -368,12 +368,12 @@ class App {
   // -- messages
 
   /**
-   * Tells whether the message was taken.
+   * Returns whether the message was accepted.
    * @param {string} text @param {import("./ui/attachments.js").Attached[]} attachments
    */
   send(text, attachments) {
     if (this.live) {
-      toast("The model is still answering. Esc stops it.");
+      toast("The model is still answering. Press Esc to stop it.");
       return false;
     }
     if (this.engine.state === "unsupported") {
@@ -439,7 +439,7 @@ class App {
     this.#save({ chats: [this.chat] });
   }
 
-  /** Lets the model answer a message. @param {Message} question @param {import("./ui/store.js").Medium[]} [media] */
+  /** Starts the answer to a message. @param {Message} question @param {import("./ui/store.js").Medium[]} [media] */
   answer(question, media = []) {
     const { chat, tree } = this;
     const entry = this.picker.chosen;
@@ -467,7 +467,7 @@ class App {
     this.conversation.view(message.id)?.begin();
     this.conversation.toEnd();
     this.#drawState();
-    if (fine()) this.composer.prompt.focus(); // the button that was pressed may be gone
+    if (fine()) this.composer.prompt.focus(); // the pressed button may be gone
     announce("Answering.");
   }
 
@@ -495,11 +495,11 @@ class App {
     this.#changed();
     if (message.error) announce(message.error);
     else if (message.finish === "cancelled") announce("Stopped.");
-    else announce(message.calls?.length ? "The model asks for the result of a tool." : spoken(message.content));
+    else announce(message.calls?.length ? "The model needs a tool's result." : spoken(message.content));
     if (answering.error) console.warn(answering.error);
   }
 
-  /** Ends the answer that is being given; done when it has ended. */
+  /** Stops the current answer; resolves when it has stopped. */
   async stop() {
     const { live } = this;
     live?.answering.stop.abort();
@@ -508,7 +508,7 @@ class App {
 
   // -- files
 
-  /** All chats, the open one also if it could not be kept. */
+  /** Exports all chats; the open one even if it could not be saved. */
   async exportAll() {
     /** @type {Chat[]} */
     const chats = await this.store.all("chats").catch(() => []);
@@ -524,10 +524,10 @@ class App {
   }
 }
 
-/** What is told of an answer when it is there: the answer, if it is short. @param {string} content */
+/** What a screen reader hears when an answer is done: the answer, if it is short. @param {string} content */
 function spoken(content) {
   const words = content.replace(/[`*_#>|]/g, "").trim();
-  return words.length < 600 ? `Answer: ${words}` : `The answer is there: ${plural(words.split(/\s+/).length, "word")}.`;
+  return words.length < 600 ? `Answer: ${words}` : `Answered in ${plural(words.split(/\s+/).length, "word")}.`;
 }
 
 /** @template T @param {Promise<T>} promise @param {AbortSignal} signal @returns {Promise<T>} */
@@ -541,6 +541,6 @@ function unlessAborted(promise, signal) {
 }
 
 const worker = navigator.serviceWorker?.register("./sw.js", { type: "classic", updateViaCache: "none" });
-worker?.catch(() => {}); // it works without, too
+worker?.catch(() => {}); // the page works without it
 const app = new App(await openStore());
 await app.start();

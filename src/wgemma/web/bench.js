@@ -1,27 +1,27 @@
 /**
- * How fast a loaded model is here, and a text about it to pass on.
+ * Measures a loaded model, and writes a report to share.
  *
  *   import { bench, report } from "./bench.js";
  *
  *   const result = await bench(model, { onProgress: ({ text }) => (output.textContent = text) });
  *   output.textContent = report(result);
  *
- * Knows neither the page nor the engine: `model` is anything with the `info`, `chat`, `tokenize` and `stats` of
- * wgemma.js. It takes seconds on a GPU and about a minute at most, because every step has a time limit; `notes` say
- * what was cut. A chat that was going on has to be read again afterwards. Types are in bench.d.ts.
+ * Independent of page and engine: `model` is anything with the `info`, `chat`, `tokenize` and `stats` of wgemma.js.
+ * Takes seconds on a GPU and about a minute at most, because every step has a time limit; `notes` say what was cut
+ * short. It evicts the current chat from the KV cache. Types are in bench.d.ts.
  */
 
 import { bytes, duration, plural } from "./ui/format.js";
 
 const DECODED = 200; // tokens
 const PROMPTS = [512, 2048]; // tokens
-const MARKUP = 16; // tokens that the chat template and a number add to a prompt, about
-const ROOM = 32; // tokens of the context that a prompt leaves free
-const WARM_UP = 1500; // milliseconds of work before anything counts: a GPU's clock takes that long to rise
-const LIMIT = 20_000; // milliseconds of anything that may have to compile kernels
-const DECODE_LIMIT = 10_000; // milliseconds: below 20 tokens per second, fewer tokens are decoded
-const EVERY = 200; // milliseconds between two reports of progress
-const SLOW = 5000; // milliseconds: where a prompt takes longer, longer ones are left out
+const MARKUP = 16; // tokens the chat template and a random number add to a prompt, roughly
+const ROOM = 32; // tokens of the context a prompt leaves free
+const WARM_UP = 1500; // milliseconds of work until a GPU's clock is up
+const LIMIT = 20_000; // milliseconds for steps that may compile kernels
+const DECODE_LIMIT = 10_000; // milliseconds: cuts decoding short below 20 tokens/s
+const EVERY = 200; // milliseconds between progress reports
+const SLOW = 5000; // milliseconds: after a prompt this slow, longer ones are skipped
 
 const STORY =
   "Tell me a very long story, of at least a thousand words, about a lighthouse keeper, her daughter, and a ship that " +
@@ -50,7 +50,7 @@ export async function bench(model, { signal, onProgress = () => {} } = {}) {
 
   let last = 0;
   const told = (/** @type {number} */ done) => {
-    if (done && performance.now() - last < EVERY) return; // what is shown takes time from what is measured
+    if (done && performance.now() - last < EVERY) return; // drawing would slow down what is measured
     last = performance.now();
     onProgress({ text: `Decoding ${DECODED} tokens`, share: (0.5 * done) / DECODED });
   };
@@ -60,20 +60,20 @@ export async function bench(model, { signal, onProgress = () => {} } = {}) {
   const prompts = [];
   for (const [i, tokens] of lengths.entries()) {
     if (i && !(prompts[i - 1]?.ms < SLOW)) {
-      notes.push(`A prompt of ${tokens} tokens was left out: a shorter one took more than ${SLOW / 1000} s.`);
+      notes.push(`A prompt of ${tokens} tokens was skipped: a shorter one took more than ${SLOW / 1000} s.`);
       continue;
     }
     onProgress({ text: `Reading a prompt of ${tokens} tokens`, share: 0.5 + (0.5 * i) / lengths.length });
     const prompt = await read(model, tokens, signal);
     if (prompt) prompts.push(prompt);
-    else notes.push(`A prompt of ${tokens} tokens took more than ${LIMIT / 1000} s and was left out.`);
+    else notes.push(`A prompt of ${tokens} tokens took more than ${LIMIT / 1000} s and was skipped.`);
   }
   const memory = await model.stats();
   onProgress({ text: "Done", share: 1 });
   return { ...about(info), decode, prompts, memory, notes };
 }
 
-/** What is known without measuring. @param {import("./wgemma").ModelInfo} info */
+/** What needs no measuring. @param {import("./wgemma").ModelInfo} info */
 function about({ name, quantisation, parameters, precision, context, bytes: size, table, ...info }) {
   return {
     version: info.version,
@@ -87,7 +87,7 @@ function about({ name, quantisation, parameters, precision, context, bytes: size
 // -- measuring
 
 /**
- * The last part of a reply, which has its counts and times; null if the limit was reached before it began.
+ * The last part of a reply, with its counts and times; null if the time limit came before the first token.
  * @param {import("./bench").Benchable} model @param {string} content
  * @param {{maxTokens: number, limit: number, signal?: AbortSignal, heard?: () => void}} how
  */
@@ -120,14 +120,13 @@ async function decoded(model, { signal, told, notes }) {
 }
 
 /**
- * How long a prompt takes up to its reply's first token; the second time, because kernels are compiled in the first.
- * Null if it takes too long.
+ * Time to first token of a prompt; of the second run, because the first compiles kernels. Null if it takes too long.
  * @param {import("./bench").Benchable} model @param {number} tokens @param {AbortSignal} [signal]
  */
 async function read(model, tokens, signal) {
   const text = await textOf(model, tokens - MARKUP);
   for (let run = 1; ; run++) {
-    const fresh = `${Math.random().toString().slice(2, 8)} ${text}`; // so that nothing is known of it yet
+    const fresh = `${Math.random().toString().slice(2, 8)} ${text}`; // so that nothing comes from the KV cache
     const last = await replied(model, fresh, { maxTokens: 1, limit: LIMIT, signal });
     if (!last?.usage || !last.timing) return null;
     if (run < 2) continue;
@@ -137,7 +136,7 @@ async function read(model, tokens, signal) {
   }
 }
 
-/** Prose of at most, and about, so many tokens. @param {import("./bench").Benchable} model @param {number} tokens */
+/** Prose of about `tokens` tokens, never more. @param {import("./bench").Benchable} model @param {number} tokens */
 async function textOf(model, tokens) {
   const each = (await model.tokenize(PROSE)).length / PROSE.length;
   const prose = PROSE.repeat(Math.ceil(tokens / (each * PROSE.length)) + 1);
@@ -150,10 +149,10 @@ async function textOf(model, tokens) {
   }
 }
 
-// -- telling
+// -- the report
 
 /**
- * The result as a Markdown table, aligned so that it can be read as it stands.
+ * The result as a Markdown table, aligned to read well as plain text.
  * @param {import("./bench").Result} result
  */
 export function report(result) {
@@ -177,7 +176,7 @@ export function report(result) {
   return [head, rule, ...rest, ...(notes.length ? ["", ...notes] : [])].join("\n");
 }
 
-/** Text for a cell: names come from files. @param {string} text */
+/** Escapes a cell: names come from files. @param {string} text */
 const cell = (text) => text.replace(/\s+/g, " ").trim().replace(/[\\|`]/g, "\\$&");
 
 /** "Q4_K_M, 7.2 GB" @param {import("./bench").Result} result */
@@ -188,7 +187,7 @@ export function modelFacts({ model, settings = {} }) {
 
 const TABLE = { gpu: "on the GPU", host: "in the file, read row by row" };
 
-/** What the model ran on, by name. @param {import("./bench").Result} result @returns {[string, string][]} */
+/** What the model ran on: names and values. @param {import("./bench").Result} result @returns {[string, string][]} */
 export function facts({ version, model, adapter, browser, memory }) {
   const { binding, buffer } = adapter.limits;
   const limits = [buffer && `buffers of ${bytes(buffer)}`, binding && `bindings of ${bytes(binding)}`].filter(Boolean);
@@ -218,7 +217,7 @@ export function time(ms) {
 }
 
 /**
- * What a stage did with bytes: ["3.2 GB at 386 MB/s", "1.4 s of it waiting for the file"]
+ * Throughput of a stage: ["3.2 GB at 386 MB/s", "1.4 s of it waiting for the file"]
  * @param {import("./bench").Stage} stage
  */
 export function moved({ ms, bytes: size, reading }) {
@@ -227,7 +226,7 @@ export function moved({ ms, bytes: size, reading }) {
   return reading ? [rate, `${time(reading)} of it waiting for the file`] : [rate];
 }
 
-/** What a browser says first that others do not say, too. @type {[string, RegExp][]} */
+/** In order: browsers also name the ones they derive from. @type {[string, RegExp][]} */
 const BROWSERS = [
   ["Edge", /Edg\w*\/(\d+)/],
   ["Opera", /OPR\/(\d+)/],

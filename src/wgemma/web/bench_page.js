@@ -1,13 +1,13 @@
 /**
- * The benchmark as a page of its own. Its address says what to do:
+ * The benchmark as a page of its own. Its URL says what to do:
  *
- *   ?model=ADDRESS          the model to load; without it, one is chosen on the page
- *   &ple=gpu|host           where the per-layer table lies
+ *   ?model=URL              the model to load; without it, choose one on the page
+ *   &ple=gpu|host           where the per-layer table lives
  *   &precision=fast|exact
- *   &save=0                 does not keep the download
- *   &autorun=0|1            whether it starts by itself; 1 where the address names a model
+ *   &save=0                 do not keep the download
+ *   &autorun=0|1            start at once or wait for the button; 1 if the URL names a model
  *
- * For scripts: <html data-bench> becomes "done" or "failed", and `benchResult` is what bench.js found.
+ * For scripts: <html data-bench> becomes "done" or "failed", and `benchResult` is the result of bench.js.
  *
  * @typedef {{key: string, name: string, group: string, size: number, quantisation: string, url?: string, file?: File,
  *   sha256?: string}} Choice
@@ -24,11 +24,11 @@ import { load, supported } from "./wgemma.js";
 
 const address = new URLSearchParams(location.search);
 const select = part("bench-model");
-/** The options of `load` that the address asks for. */
+/** The options of `load` in the URL. */
 const settings = Object.fromEntries([...address].filter(([name]) => name === "ple" || name === "precision"));
 /** @type {Choice[]} */ let choices = [];
 /** @type {{choice: Choice, model: import("./wgemma").Model} | null} */ let loaded = null;
-let reason = ""; // why no model can run here
+let reason = ""; // why no model can run
 
 const view = new BenchView(measure, (result) => {
   Object.assign(globalThis, { benchResult: result });
@@ -46,7 +46,7 @@ async function measure(tell, signal) {
 }
 
 /**
- * The model, loaded if it is not yet.
+ * The chosen model; loads it if necessary.
  * @param {Choice} choice @param {(progress: import("./ui/bench_view.js").Progress) => void} tell
  * @param {AbortSignal} signal
  */
@@ -71,14 +71,14 @@ async function modelOf(choice, tell, signal) {
 /** @returns {Choice} */
 const chosen = () => choices.find((choice) => choice.key === select.value) ?? choices[0];
 
-/** @param {Choice} [choice] the one to begin with */
+/** @param {Choice} [choice] preselected */
 function fill(choice = chosen()) {
   const groups = new Set(choices.map(({ group }) => group));
   const options = (/** @type {string} */ label) => choices.filter(({ group }) => group === label).map(option);
   select.replaceChildren(...[...groups].map((label) => h("optgroup", { label }, ...options(label))));
   if (choice) select.value = choice.key;
   else select.append(h("option", { value: "" }, "Open a .gguf file →"));
-  view.able(reason || (choice ? "" : "There is no model here yet. Open a .gguf file."));
+  view.able(reason || (choice ? "" : "No model yet. Open a .gguf file."));
 }
 
 /** @param {Choice} choice */
@@ -86,12 +86,12 @@ function option({ key, name, size, quantisation }) {
   return h("option", { value: key }, [name, size && bytes(size), quantisation].filter(Boolean).join("  ·  "));
 }
 
-/** The model that the page's address names: one that is offered, or any other. @param {string} url @returns {Choice} */
+/** The model the URL names: one of the list, or another. @param {string} url @returns {Choice} */
 function named(url) {
   const { href, pathname } = new URL(url, document.baseURI);
   const offered = choices.find((choice) => choice.url && new URL(choice.url, document.baseURI).href === href);
   const name = decodeURIComponent(pathname.split("/").pop() ?? "") || href;
-  return offered ?? { key: name, name, group: "In this page's address", size: 0, quantisation: "", url: href };
+  return offered ?? { key: name, name, group: "From this page's address", size: 0, quantisation: "", url: href };
 }
 
 async function start() {
@@ -105,7 +105,7 @@ async function start() {
     fill(choice);
     view.clear();
   });
-  view.able("Looking for models …");
+  view.able("Looking for models…");
   const able = await supported();
   reason = able.ok ? "" : able.reason;
   choices = await offeredModels();

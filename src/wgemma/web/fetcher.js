@@ -1,8 +1,8 @@
 /**
- * A Worker that does nothing but read spans of a web server's file, or of a picked one. Several of them are several times
- * as fast as one: a browser's line is as fast as the thread that takes the bytes from it.
+ * A Worker that only reads spans of a file, from a web server or picked. Downloads are bound by the thread that takes
+ * the bytes, so several Workers are several times as fast as one.
  *
- *   in    {url, size, validator} or {blob, name}, first of all; then {id, offset, length}
+ *   in    {url, size, validator} or {blob, name} first, then {id, offset, length}
  *   out   {id, bytes} or {id, code, message}
  */
 

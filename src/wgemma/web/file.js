@@ -1,4 +1,4 @@
-/** A picked file, or any other Blob: what ahead.js makes a source of. */
+/** A picked file, or any Blob. ahead.js makes a source of it. */
 
 import { WgemmaError } from "./trouble.js";
 
@@ -15,11 +15,11 @@ export class FileSource {
     try {
       return new Uint8Array(await this.blob.slice(offset, offset + length).arrayBuffer());
     } catch {
-      throw new WgemmaError("network", `${this.name} cannot be read any more: it was moved or changed. Pick it again.`);
+      throw new WgemmaError("network", `${this.name} can no longer be read: it was moved or changed. Pick it again.`);
     }
   }
 
-  /** What fetcher.js makes another one of. */
+  /** What fetcher.js needs to open it again. */
   copy() {
     return { blob: this.blob, name: this.name };
   }

@@ -1,15 +1,15 @@
 /**
- * Asking web servers for bytes, and for the rest of them when a line is cut.
+ * HTTP range requests that retry, and resume where a connection was cut.
  *
- * `WebSource` keeps nothing, and ahead.js makes a source of it; opfs.js keeps what it downloads.
+ * `WebSource` stores nothing and ahead.js makes a source of it; opfs.js stores what it downloads.
  */
 
 import { WgemmaError } from "./trouble.js";
 
-const ATTEMPTS = 5; // requests in a row without a single byte before giving up
-const PATIENCE = 30_000; // milliseconds without a byte before a line counts as cut
+const ATTEMPTS = 5; // failed requests in a row before giving up
+const PATIENCE = 30_000; // milliseconds without a byte until a connection counts as cut
 
-/** A file on a web server that answers Range requests; nothing of it is kept. */
+/** A file on a web server that answers Range requests. Nothing is stored. */
 export class WebSource {
   /** @param {string} url @param {AbortSignal} [signal] */
   static async open(url, signal) {
@@ -25,7 +25,7 @@ export class WebSource {
     if (!size) {
       throw new WgemmaError(
         "network",
-        `${url}: the server does not answer Range requests, so single parts cannot be read. Load it with save: true.`,
+        `${url}: the server does not answer Range requests, so it cannot be read in pieces. Load it with save: true.`,
       );
     }
     return new WebSource(url, size, validator, signal);
@@ -58,7 +58,7 @@ export class WebSource {
     return bytes;
   }
 
-  /** What fetcher.js makes another one of. */
+  /** What fetcher.js needs to open it again. */
   copy() {
     return { url: this.url, size: this.size, validator: this.validator };
   }
@@ -66,7 +66,7 @@ export class WebSource {
   async close() {}
 }
 
-/** The last part of an address, without what only the server needs. @param {string} url */
+/** The file name in a URL, without its query. @param {string} url */
 export function nameOf(url) {
   const last = new URL(url).pathname.split("/").pop() || url;
   try {
@@ -76,18 +76,18 @@ export function nameOf(url) {
   }
 }
 
-/** What tells one version of a file from another. @param {Response} answer */
+/** ETag or Last-Modified: changes when the file does. @param {Response} answer */
 export function validatorOf(answer) {
   return answer.headers.get("ETag") ?? answer.headers.get("Last-Modified") ?? "";
 }
 
 /** @param {string} url */
 export function changed(url) {
-  return new WgemmaError("network", `${nameOf(url)} changed on the server while it was read. Load it again.`);
+  return new WgemmaError("network", `${nameOf(url)} changed on the server while it was being read. Load it again.`);
 }
 
 /**
- * A request that was answered; refusals are errors, no answer at all is a TypeError, as fetch has it.
+ * Fetches; throws WgemmaError for an HTTP error and, like fetch, TypeError for no answer.
  * @param {string} url @param {{headers?: Record<string, string>, signal?: AbortSignal}} [options]
  */
 export async function request(url, { headers = {}, signal } = {}) {
@@ -101,7 +101,7 @@ export async function request(url, { headers = {}, signal } = {}) {
   return answer;
 }
 
-/** The chunks of an answer; a line that is cut ends them early. @param {Response} answer */
+/** The chunks of a response; they end early if the connection is cut. @param {Response} answer */
 export async function* pieces(answer) {
   const reader = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (answer.body).getReader();
   try {
@@ -124,10 +124,10 @@ export function isAbort(error) {
 }
 
 /**
- * Tries again and again until `attempt` says that it is whole; gives up when several in a row moved nothing.
+ * Retries until `attempt` is whole; gives up after several attempts in a row that got no bytes.
  * @param {string} url @param {AbortSignal | undefined} signal
  * @param {() => Promise<{whole: boolean, moved: boolean}>} attempt
- * @param {() => string} [kept] what to add to the sentence
+ * @param {() => string} [kept] appended to the error
  */
 export async function persist(url, signal, attempt, kept = () => "") {
   for (let failures = 0; failures < ATTEMPTS; ) {
@@ -138,7 +138,7 @@ export async function persist(url, signal, attempt, kept = () => "") {
       if (whole) return;
       failures = moved ? 0 : failures + 1;
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // fetch's word for a server that does not answer
+      if (!(error instanceof TypeError)) throw error; // fetch throws TypeError when there is no answer
       failures++;
     }
   }

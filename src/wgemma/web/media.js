@@ -1,9 +1,9 @@
 /**
- * Pictures and sounds on their way to the model: the browser decodes them, on the page's own thread because only that
- * can, and what the engine gets are pixels and samples.
+ * Decodes pictures and sounds for the model, with the browser's decoders. On the page's thread: Workers have no audio
+ * decoder. The engine gets pixels and samples.
  *
- *   a picture   {width, height, rgba, key}   straight alpha, row by row; the key tells it from others
- *   a sound     Float32Array                 16 kHz, one channel
+ *   a picture   {width, height, rgba, key}   straight alpha, row by row; the key is a hash of the pixels
+ *   a sound     Float32Array                 16 kHz, mono
  */
 
 /**
@@ -18,7 +18,7 @@ const MAX_PIXELS = 100_000_000;
 const MAX_SECONDS = 600; // samples go through Python's memory, 64 KB a second
 
 /**
- * Messages with every picture and sound decoded, and what of them can be handed over instead of being copied.
+ * Messages with every picture and sound decoded, and the buffers to transfer instead of copying.
  * @param {Message[]} messages
  */
 export async function decoded(messages) {
@@ -50,7 +50,7 @@ async function decodedPart(part, transfer) {
 /** @param {Blob | ImageBitmap | ImageData} source */
 export async function picture(source) {
   const image = source instanceof ImageData ? source : await pixelsOf(source);
-  const rgba = new Uint8Array(image.data); // a copy: the caller may go on using theirs
+  const rgba = new Uint8Array(image.data); // a copy, because it will be transferred
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", rgba));
   const key = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
   return { width: image.width, height: image.height, rgba, key };
@@ -60,10 +60,11 @@ export async function picture(source) {
 async function pixelsOf(source) {
   let bitmap;
   try {
-    // As the file has them: neither colours nor alpha are touched. The camera's orientation is followed.
+    // Pixels as in the file, without colour management or premultiplied alpha; EXIF orientation is applied.
     bitmap = await createImageBitmap(source, { premultiplyAlpha: "none", colorSpaceConversion: "none" });
   } catch {
-    throw new WgemmaError("media", `${source instanceof File ? source.name : "the picture"} cannot be read as a picture. Give a PNG, JPEG, WebP or GIF.`);
+    const name = source instanceof File ? source.name : "the picture";
+    throw new WgemmaError("media", `${name} cannot be read as a picture. Give a PNG, JPEG, WebP or GIF.`);
   }
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
@@ -71,7 +72,7 @@ async function pixelsOf(source) {
     throw new WgemmaError("media", `a picture of ${width} × ${height} is too large: at most ${MAX_PIXELS / 1e6} million pixels.`);
   }
   const canvas = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas); // null only for unknown kinds
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas); // "2d" is never null
   context.drawImage(bitmap, 0, 0);
   bitmap.close();
   return context.getImageData(0, 0, width, height);
@@ -91,7 +92,7 @@ export async function sound(source) {
 }
 
 /**
- * Any sound at our rate: a context resamples whatever it decodes or plays.
+ * A sound at 16 kHz: an audio context resamples what it decodes or plays.
  * @param {Blob | AudioBuffer} source
  */
 async function atRate(source) {
@@ -99,7 +100,8 @@ async function atRate(source) {
     try {
       return await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await source.arrayBuffer());
     } catch {
-      throw new WgemmaError("media", `${source instanceof File ? source.name : "the sound"} cannot be read as a sound. Give a WAV, MP3, Ogg or M4A.`);
+      const name = source instanceof File ? source.name : "the sound";
+      throw new WgemmaError("media", `${name} cannot be read as a sound. Give a WAV, MP3, Ogg or M4A.`);
     }
   }
   if (!(source instanceof AudioBuffer)) {

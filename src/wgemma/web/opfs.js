@@ -1,13 +1,13 @@
 /**
- * Models kept in the browser's own storage (the origin private file system): downloaded once, there after a reload and
- * without a network.
+ * Models in the browser's own storage (the origin private file system): downloaded once, then there after a reload and
+ * offline.
  *
- *   wgemma/<key>.gguf   the bytes so far          <key> is a hash of the address
+ *   wgemma/<key>.gguf   the bytes so far          <key> is a hash of the URL
  *   wgemma/<key>.json   {url, name, size, validator, sha256, whole}
  *   wgemma/verdicts.json
  *
- * A download runs from front to back while the model is being loaded from what has come; one that was cut goes on where
- * it stopped. Synchronous access handles exist in Workers only, so `openSaved` does too; `saved` and `forget` work anywhere.
+ * A download runs front to back while the model loads from what has arrived; an interrupted one resumes. Synchronous
+ * access handles exist in Workers only, so `openSaved` needs a Worker; `saved` and `forget` work anywhere.
  */
 
 /**
@@ -23,16 +23,16 @@ import { Sha256 } from "./sha256.js";
 import { human, WgemmaError } from "./trouble.js";
 
 const FOLDER = "wgemma";
-const STEP = 8 << 20; // bytes hashed or read at a time
-const SPAN = 16 << 20; // bytes of a large file that are asked for at once
-const MANY = 4; // spans that are worth more than one line
+const STEP = 8 << 20; // bytes hashed at a time
+const SPAN = 16 << 20; // bytes per request for a large file
+const MANY = 4; // spans that are worth several connections
 
-/** @type {Set<{handle: FileSystemHandle}>} what is being asked of the browser's storage */
+/** @type {Set<{handle: FileSystemHandle}>} handles with a call in flight */
 const asked = new Set();
 
 /**
- * An answer of the browser's storage. Chromium never gives it when the handle is collected meanwhile, as one is that
- * nobody needs afterwards: so it is held until then.
+ * Calls a method of a handle and keeps the handle alive until it returns: in Chromium, the promise never settles if the
+ * handle is garbage-collected first.
  * @template {FileSystemHandle} H @template T @param {H} handle @param {(handle: H) => Promise<T>} question
  */
 async function ask(handle, question) {
@@ -45,9 +45,12 @@ async function ask(handle, question) {
   }
 }
 
-// -- what is there
+// -- stored models
 
-/** The models in the browser's storage. @returns {Promise<{url: string, name: string, size: number, loaded: number, whole: boolean}[]>} */
+/**
+ * The models in the browser's storage.
+ * @returns {Promise<{url: string, name: string, size: number, loaded: number, whole: boolean}[]>}
+ */
 export async function saved() {
   const place = await folder();
   if (!place) return [];
@@ -73,7 +76,7 @@ async function folder() {
   try {
     return await ask(await navigator.storage.getDirectory(), (root) => root.getDirectoryHandle(FOLDER, { create: true }));
   } catch {
-    return null; // no such storage here, or none in a private window
+    return null; // no OPFS, or a private window
   }
 }
 
@@ -104,7 +107,7 @@ async function readText(place, name) {
 }
 
 /**
- * Writes a small file whole; where that cannot be, it stays as it was.
+ * Replaces a small file's contents.
  * @param {FileSystemDirectoryHandle} place @param {string} name @param {string} text
  */
 async function writeText(place, name, text) {
@@ -129,7 +132,7 @@ async function readNote(place, key) {
   }
 }
 
-/** Where engine/selftest.py keeps its verdicts. */
+/** Storage for the verdicts of engine/selftest.py. */
 export const verdicts = {
   async read() {
     const place = await folder();
@@ -145,8 +148,8 @@ export const verdicts = {
 // -- opening
 
 /**
- * The saved copy of `url`, or a download that becomes one. Null where the browser has no such storage, or another tab is
- * busy with the same download.
+ * The stored copy of `url`, or a download that becomes one. Null without OPFS, or while another tab downloads the same
+ * file.
  * @param {string} url @param {How} how @returns {Promise<Source | null>}
  */
 export async function openSaved(url, how) {
@@ -159,13 +162,13 @@ export async function openSaved(url, how) {
     if (source) return source;
   }
   const handle = await lock(place, key).catch((error) => {
-    throw isFull(error) ? noRoom(`${nameOf(url)} cannot be kept: the storage that this browser gives to this page is full.`) : error;
+    throw isFull(error) ? noRoom(`${nameOf(url)} cannot be kept: this page's storage in the browser is full.`) : error;
   });
   return handle && Download.start({ place, key, url, handle, note, how });
 }
 
 /**
- * Whether a whole copy is what is wanted: by its hash, else by what the server says; without a server it is.
+ * Whether a complete copy is still the right file: by its hash, else by asking the server; yes if that does not answer.
  * @param {FileSystemDirectoryHandle} place @param {string} key @param {Note} note @param {How} how
  */
 async function isCurrent(place, key, note, { sha256, signal }) {
@@ -199,7 +202,7 @@ async function openWhole(place, key, note) {
     const handle = await ask(entry, () => entry.createSyncAccessHandle({ mode: "read-only" }));
     return new SavedFile(handle, note, discard);
   } catch {
-    return new ReadAhead(new FileSource(file, note.name)); // another tab has it open, too
+    return new ReadAhead(new FileSource(file, note.name)); // another tab has it open
   }
 }
 
@@ -213,7 +216,7 @@ async function lock(place, key) {
   }
 }
 
-/** A whole copy. */
+/** A complete copy. */
 class SavedFile {
   #handle;
   #buffer = new Uint8Array(0);
@@ -244,11 +247,11 @@ class SavedFile {
   /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} at */
   #fill(bytes, at) {
     const count = this.#handle.read(bytes, { at });
-    if (count !== bytes.length) throw new WgemmaError("network", `${this.name} in the browser's storage was cut. Load it again.`);
+    if (count !== bytes.length) throw new WgemmaError("network", `${this.name} in the browser's storage is truncated. Load it again.`);
     return bytes;
   }
 
-  /** Nothing is gained by reading ahead: this handle answers at once. */
+  /** No read-ahead: this handle is synchronous. */
   expect() {}
 
   expectRows() {}
@@ -263,7 +266,7 @@ class SavedFile {
 
 // -- downloading
 
-/** A download on its way to the disk, which can be read as far as it has come. */
+/** A running download; what has arrived can be read. */
 class Download {
   #place;
   #key;
@@ -273,14 +276,14 @@ class Download {
   #stop = new AbortController();
   /** @type {Sha256 | null} */ #hash = null;
   #have = 0;
-  /** @type {{end: number, resolve: () => void}[]} who reads what has not come yet */ #waiting = [];
+  /** @type {{end: number, resolve: () => void}[]} readers of bytes that have not arrived */ #waiting = [];
   #reader; // a SavedFile on the same handle
   /** @type {unknown} */ #failure = null;
   #finished = Promise.resolve();
   size = 0;
 
   /**
-   * Begins where the last one stopped, if the server still has the same file.
+   * Resumes the last download if the server still has the same file.
    * @param {{place: FileSystemDirectoryHandle, key: string, url: string, handle: FileSystemSyncAccessHandle,
    *   note: Note | null, how: How}} what
    */
@@ -314,7 +317,7 @@ class Download {
     signal?.addEventListener("abort", () => this.#stop.abort(signal.reason));
   }
 
-  /** @param {Note | null} note of a download that was cut */
+  /** @param {Note | null} note of an interrupted download */
   async #begin(note) {
     const { url } = this.#note;
     const had = note ? Math.min(this.#handle.getSize(), note.size) : 0;
@@ -322,17 +325,17 @@ class Download {
     this.#have = answer ? had : 0;
     answer ??= await request(url, { signal: this.#stop.signal });
     const size = note && this.#have ? note.size : Number(answer.headers.get("Content-Length"));
-    if (!size) throw new WgemmaError("network", `${this.name}: the server does not say how large it is, so it cannot be kept.`);
+    if (!size) throw new WgemmaError("network", `${this.name}: the server does not send its size, so it cannot be kept.`);
     this.size = size;
     this.#note = { ...this.#note, size, validator: validatorOf(answer) };
     this.#handle.truncate(this.#have);
     await this.#checkRoom();
     await writeText(this.#place, `${this.#key}.json`, JSON.stringify(this.#note));
     this.#finished = this.#run(answer);
-    this.#finished.catch((error) => (this.#failure = error)); // whoever reads or waits hears of it
+    this.#finished.catch((error) => (this.#failure = error)); // readers and `finished` report it
   }
 
-  /** Says early that it will not fit, as far as the browser tells. */
+  /** Fails early if the browser says it will not fit. */
   async #checkRoom() {
     const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
     if (quota - usage < this.size - this.#have) throw this.#tooLarge(quota - usage);
@@ -340,9 +343,9 @@ class Download {
 
   /** @param {number} [room] */
   #tooLarge(room) {
-    const free = room === undefined ? "" : ` and has room for ${human(Math.max(room, 0))}`;
-    const here = `${human(this.#have)} of it are here${free}`;
-    return noRoom(`${this.name} takes ${human(this.size)}, more than this browser will keep: ${here}.`);
+    const free = room === undefined ? "" : `, with room for ${human(Math.max(room, 0))} more`;
+    const here = `${human(this.#have)} of it are stored${free}`;
+    return noRoom(`${this.name} is ${human(this.size)}, more than this browser will keep: ${here}.`);
   }
 
   /** @param {Response} answer */
@@ -354,7 +357,7 @@ class Download {
     this.#handle.flush();
     const digest = this.#hash?.hex() ?? "";
     if (this.#how.sha256 && digest !== this.#how.sha256) {
-      this.#failure = new WgemmaError("network", `${this.name} is damaged: its hash is not the one it should have. Load it again.`);
+      this.#failure = new WgemmaError("network", `${this.name} is damaged: its hash is wrong. Load it again.`);
       await this.close(true);
       throw this.#failure;
     }
@@ -362,10 +365,10 @@ class Download {
   }
 
   get #kept() {
-    return `${human(this.#have)} of ${human(this.size)} are kept, and it will go on from there.`;
+    return `${human(this.#have)} of ${human(this.size)} are kept; the next attempt resumes there.`;
   }
 
-  /** All that is missing by one line, and by another when it is cut. @param {Response} first */
+  /** Takes the rest over one connection, reconnecting when it is cut. @param {Response} first */
   async #takeAll(first) {
     /** @type {Response | null} */
     let answer = first;
@@ -384,7 +387,7 @@ class Download {
     );
   }
 
-  /** The same by several lines at once, which is faster. @param {Response} answer */
+  /** The same over several connections at once, which is faster. @param {Response} answer */
   async #takeSpans(answer) {
     await answer.body?.cancel();
     const { url, size, validator } = this.#note;
@@ -403,7 +406,7 @@ class Download {
   }
 
   /**
-   * What follows `have` bytes; null from a server that has another file by now, or cannot resume.
+   * The response with all after `have` bytes; null if the server has another file by now, or cannot resume.
    * @param {string} url @param {number} have @param {Note} note
    */
   async #rest(url, have, { size, validator }) {
@@ -457,7 +460,7 @@ class Download {
     return wait ? wait.then(() => this.#reader.rows(offsets, length)) : this.#reader.rows(offsets, length);
   }
 
-  /** It comes from front to back, whatever is wanted. */
+  /** No read-ahead: bytes arrive front to back, whatever is wanted. */
   expect() {}
 
   expectRows() {}
@@ -473,19 +476,19 @@ class Download {
   }
 }
 
-/** Whether an error is the browser's word for a storage without room. @param {unknown} error */
+/** Whether the browser's storage is full. @param {unknown} error */
 function isFull(error) {
   return error instanceof Error && error.name === "QuotaExceededError";
 }
 
 /** @param {string} sentence */
 function noRoom(sentence) {
-  const advice = "Remove other models or free some disk space, or load it without keeping it, or from a file.";
+  const advice = "Remove other models, free some disk space, load it without keeping it, or open it as a file.";
   return new WgemmaError("quota", `${sentence} ${advice}`);
 }
 
 /**
- * A hash that has seen the first `length` bytes of a file.
+ * A hash of the first `length` bytes of a file, ready for more.
  * @param {FileSystemSyncAccessHandle} handle @param {number} length
  */
 function hashOf(handle, length) {

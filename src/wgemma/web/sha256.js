@@ -1,5 +1,5 @@
 /**
- * SHA-256 of bytes that arrive piece by piece (FIPS 180-4): the browser's own digest wants them all at once.
+ * Incremental SHA-256 (FIPS 180-4): the browser's own digest needs all bytes at once.
  *
  *   const hash = new Sha256(); hash.update(piece); …; hash.hex()
  */
@@ -21,12 +21,12 @@ function fractions(root, count) {
 const ROUNDS = fractions(Math.cbrt, 64);
 const START = fractions(Math.sqrt, 8);
 const BLOCK = 64;
-const STEP = 1 << 16; // bytes compressed by one call: an engine optimises what is called often
+const STEP = 1 << 16; // bytes per call of `compress`: JITs optimise what is called often
 const w = new Int32Array(64); // the message schedule
 
 export class Sha256 {
   #state = START.slice();
-  #rest = new Uint8Array(BLOCK); // bytes that do not fill a block yet
+  #rest = new Uint8Array(BLOCK); // bytes of an incomplete block
   #length = 0;
 
   /** @param {Uint8Array} bytes */
@@ -46,7 +46,7 @@ export class Sha256 {
     this.#rest.set(bytes.subarray(end));
   }
 
-  /** The digest of everything so far, in hexadecimal; nothing may follow. */
+  /** The digest in hexadecimal; `update` must not be called afterwards. */
   hex() {
     const length = this.#length;
     const padding = new Uint8Array(((length % BLOCK < 56 ? 56 : 120) - (length % BLOCK)) + 8);
@@ -60,7 +60,7 @@ export class Sha256 {
 }
 
 /**
- * Compresses the whole blocks of bytes[begin, end) into the state. A plain function of locals, because it is hot.
+ * Compresses the blocks of bytes[begin, end) into the state. Hot, so it works on locals.
  * @param {Int32Array} state @param {Uint8Array} bytes @param {number} begin @param {number} end
  */
 function compress(state, bytes, begin, end) {

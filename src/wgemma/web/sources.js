@@ -1,16 +1,16 @@
 /**
- * Where a model's bytes come from in a page: a web server, the browser's own storage, a file somebody picked.
+ * Where a model's bytes come from: a web server, the browser's storage, or a picked file.
  *
- * A source has a name and a size, and gives spans of itself as Uint8Arrays that stay in JavaScript's memory:
+ * A source has a name and a size, and reads spans as Uint8Arrays that stay in JavaScript's memory:
  *
- *   read(offset, length)      one span; it may be overwritten by the next read
- *   rows(offsets, length)     spans of one length behind each other, and zeros up to a whole word
- *   expect(spans)             what `read` will be asked for: offset, length, offset, length, … in the order of need
+ *   read(offset, length)      one span; the next read may overwrite it
+ *   rows(offsets, length)     spans of equal length back to back, zero-padded to whole 32-bit words
+ *   expect(spans)             the spans `read` will want next: offset, length, offset, length, …, in order
  *   expectRows(offsets, length)
- *   finished()                resolves when nothing is on its way any more: a download is whole and its hash is right
- *   close(discard)            lets go; a download stops, and what came of it is kept unless it is to be discarded
+ *   finished()                resolves when a download is complete and its hash is right
+ *   close(discard)            stops a download; what it has is kept unless `discard` is true
  *
- * `read` and `rows` answer at once where they can and with a promise where they must. Offsets are exact up to 2⁵³.
+ * `read` and `rows` return bytes if they can, else a promise. Offsets are exact up to 2⁵³.
  */
 
 import { ReadAhead } from "./ahead.js";

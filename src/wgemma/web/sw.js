@@ -1,13 +1,13 @@
-// Keeps the page working when its server is gone: page, Python, engine and the embedded model.
+// Keeps the page working offline: page, Python, engine and the embedded model.
 //
-// The server (and `wgemma app --export`) puts the list of files with their hashes into SHELL, so any change of any file
-// changes this script, and the browser installs it anew. Files are kept by content: a new version fetches only what is
-// different, the old one stays whole until no page uses it, and a half-updated server installs nothing.
+// The server (and `wgemma app --export`) fills SHELL with all files and their hashes, so any changed file changes this
+// script and the browser reinstalls it. The cache is keyed by content: an update fetches only what changed, the old
+// version stays complete until no page uses it, and a half-updated server installs nothing.
 //
 // Pages register it with `navigator.serviceWorker.register("./sw.js", { updateViaCache: "none" })`.
-// What the page is made of comes from here first; the models and their list come from the server first, so that the two
-// belong together. Other models than the embedded one are never kept here, and requests for a Range are never answered:
-// those are for the server, or for the page's own storage.
+// The page's files come from the cache first; the list of models and the embedded model come from the server first, so
+// that the two match. Other models are never cached here, and Range requests always go to the server: opfs.js stores
+// what they load.
 
 /** @type {{version: string, files: Record<string, string>, models: object[]}} */
 // @ts-expect-error: the server fills it in
@@ -16,14 +16,14 @@ const CACHE = "wgemma-shell";
 const worker = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 const SCOPE = worker.registration.scope;
 
-/** Where the cache keeps a file of the shell: its address, made unique by its hash. @param {string} address */
+/** A file's URL in the cache, made unique by its hash. @param {string} address */
 function place(address) {
   const url = new URL(address, SCOPE);
   url.search = `?${encodeURIComponent(SHELL.files[address])}`;
   return url.href;
 }
 
-/** The address a request is about, relative to the site's root; null for anything elsewhere. @param {Request} request */
+/** A request's path relative to the site's root; null for other sites. @param {Request} request */
 function addressOf(request) {
   const url = new URL(request.url);
   if (!(url.origin + url.pathname).startsWith(SCOPE)) return null;
@@ -43,7 +43,7 @@ async function install() {
   };
   const addresses = Object.keys(SHELL.files);
   await Promise.all(addresses.filter((address) => !isModel(address)).map(keep));
-  await Promise.all(addresses.filter(isModel).map(keep)); // the largest, and the page is fetching it, too
+  await Promise.all(addresses.filter(isModel).map(keep)); // last: it is the largest, and the page is fetching it, too
 }
 
 async function forgetOldFiles() {
@@ -60,10 +60,10 @@ async function fromShell(address, request) {
   return (await cache.match(place(address))) ?? fetch(request);
 }
 
-/** @type {Record<string, string>} where the pages are, as people open them */
+/** @type {Record<string, string>} paths that people open → files */
 const PAGES = { "": "", "index.html": "", "bench.html": "bench.html" };
 
-/** A page. If a newer version waits and this is the only window, it takes over first. @param {string} address @param {Request} request */
+/** A page. If an update is waiting and this is the only window, the update takes over first. @param {string} address @param {Request} request */
 async function page(address, request) {
   const waiting = worker.registration.waiting;
   if (waiting && (await worker.clients.matchAll({ type: "window" })).length < 2) {
@@ -74,7 +74,7 @@ async function page(address, request) {
 }
 
 /**
- * What the server says now; `otherwise` when it does not answer.
+ * The server's answer, or `otherwise` if there is none.
  * @param {Request} request @param {() => Response | Promise<Response>} otherwise
  */
 async function fromServer(request, otherwise) {
@@ -82,7 +82,7 @@ async function fromServer(request, otherwise) {
     const answer = await fetch(request);
     if (answer.ok) return answer;
   } catch {
-    // no server
+    // offline
   }
   return otherwise();
 }

@@ -1,20 +1,20 @@
 /**
- * What goes wrong, for people: a sentence to show as it is, and a code for programs.
+ * Errors: a message to show as it is, and a code for programs.
  *
- *   no-webgpu      the browser has no WebGPU, or its GPU cannot be used
+ *   no-webgpu      no WebGPU, or no usable GPU
  *   not-gguf       the file is not a GGUF
  *   cut-off        the file ends too early
- *   quota          the browser has no room to keep the model
- *   network        bytes could not be had: no answer, a damaged download, a file that is gone
- *   out-of-memory  the GPU has no room
+ *   quota          the browser's storage has no room for the model
+ *   network        no answer, a damaged download, or a file that is gone
+ *   out-of-memory  the GPU is out of memory
  *   device-lost    the GPU went away and did not come back
  *   worker         the engine itself failed
- *   model          a file that cannot be run
+ *   model          a model that cannot run
  *   media          a picture or a sound that cannot be read
- *   settings       a setting or a message that makes no sense
- *   adapter        a file that is no adapter, or none for this model
- *   data           examples that cannot be trained on
- *   training       a training that cannot begin, or cannot go on
+ *   settings       an invalid option or message
+ *   adapter        not an adapter, or not for this model
+ *   data           examples that cannot be used
+ *   training       training cannot start or go on
  */
 export class WgemmaError extends Error {
   /** @param {import("./wgemma").ErrorCode} code @param {string} message */
@@ -25,7 +25,7 @@ export class WgemmaError extends Error {
   }
 }
 
-/** A number of bytes, for people. @param {number} bytes */
+/** 1234567 → "1.2 MB" @param {number} bytes */
 export function human(bytes) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   let unit = 0;

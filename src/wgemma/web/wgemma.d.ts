@@ -3,42 +3,42 @@
 export type Source = string | URL | Blob | FileSystemFileHandle;
 
 export interface Progress {
-  /** start: Python is being started; check: the GPU computes small problems; load: weights go to the GPU. */
+  /** start: Python starts; check: the GPU's kernels are tested; load: weights go to the GPU. */
   stage: "start" | "download" | "check" | "load" | "ready";
-  /** Bytes, in the stages that count them. */
+  /** Bytes; 0 in stages that do not count them. */
   loaded: number;
   total: number;
-  /** The same, to show. */
+  /** The same, ready to show. */
   text: string;
 }
 
 export interface LoadOptions {
   onProgress?: (progress: Progress) => void;
-  /** Gives up when aborted; what was downloaded is kept. */
+  /** Stops loading; what has been downloaded is kept. */
   signal?: AbortSignal;
-  /** What to call the model; its file's name otherwise. */
+  /** The model's name; defaults to its file name. */
   name?: string;
-  /** The most tokens of a chat; what the model allows otherwise. */
+  /** Context length in tokens; defaults to what the model allows. */
   context?: number;
-  /** Whether a download is kept in the browser's storage, where it is found again (the default). */
+  /** Keep the download in the browser's storage, so the next load needs no network. Default: true. */
   save?: boolean;
-  /** What the file must be, in hexadecimal; a download that is something else is refused. */
+  /** The file's SHA-256 in hexadecimal; a download with another hash is rejected. */
   sha256?: string;
-  /** The file of its vision and audio towers, where they are not in the model's own. */
+  /** The file with the vision and audio towers, if the model file does not have them. */
   projector?: Source;
-  /** What keys and values are kept in: "f16" (the default), or "f32" for twice the memory. */
+  /** Type of the KV cache: "f16" (default), or "f32" for twice the memory. */
   kv?: "f16" | "f32";
-  /** "fast" (the default): answers from inputs in eight bits where the GPU multiplies those; or "exact". */
+  /** "fast" (default) quantises activations to 8 bits if the GPU can multiply those; "exact" does not. */
   precision?: "fast" | "exact";
   /**
-   * Where the per-layer table of E2B and E4B lies: on the GPU, or in the file, from which a row is fetched for every token.
-   * "auto" tries the GPU, but for a large table on phones and small machines, and falls back to the file.
+   * Where the per-layer table of E2B and E4B lives: on the GPU, or in the file, from which each token reads a row.
+   * "auto" tries the GPU and falls back to the file; phones and small machines leave a large table in the file.
    */
   ple?: "auto" | "gpu" | "host";
 }
 
 export interface ModelInfo {
-  /** Of wgemma. */
+  /** wgemma's version. */
   version: string;
   name: string;
   parameters: number;
@@ -48,23 +48,24 @@ export interface ModelInfo {
   vocabulary: number;
   sees: boolean;
   hears: boolean;
-  /** The GPU, what it can do and what it grants, the last in WebGPU's units. */
+  /** The GPU's name, features and limits; limits are in WebGPU's units. */
   adapter: string;
   features: string[];
   limits: Record<string, number>;
-  /** Where the per-layer table lies; null in models without one. */
+  /** Where the per-layer table lives; null if the model has none. */
   table: "gpu" | "host" | null;
-  /** Where the time went, in milliseconds. `reading` is what of it was spent waiting for the file's bytes. */
+  /** Where the time went, in milliseconds. `reading` is the part spent waiting for the file's bytes. */
   loading: { total: number; stages: { name: string; ms: number; bytes?: number; reading?: number }[] };
-  /** Of the model's files, and on the GPU. */
+  /** Size of the model's files. */
   bytes: number;
+  /** Bytes on the GPU. */
   gpuBytes: number;
 }
 
 export interface ToolCall {
   name: string;
   arguments: Record<string, unknown>;
-  /** Why the arguments could not be read, and the markup as it was written. */
+  /** Why the arguments could not be parsed, and the call as the model wrote it. */
   error: string | null;
   raw: string;
 }
@@ -74,7 +75,7 @@ export type ContentPart =
   | { type: "image"; image: Blob | ImageBitmap | ImageData; budget?: 70 | 140 | 280 | 560 | 1120 }
   | { type: "audio"; audio: Blob | AudioBuffer | Float32Array };
 
-/** As in Python: role, content, and for calls of tools tool_calls, tool_call_id, name. */
+/** As in Python: role, content, and for tool calls tool_calls, tool_call_id, name. */
 export interface Message {
   role: "system" | "developer" | "user" | "assistant" | "model" | "tool";
   /** A tool's result may also be an object. */
@@ -85,7 +86,7 @@ export interface Message {
 export interface ChatOptions {
   tools?: object[];
   think?: boolean;
-  /** Ends the reply; its last part says "cancelled". */
+  /** Ends the reply; the last part's finishReason is then "cancelled". */
   signal?: AbortSignal;
   maxTokens?: number;
   thinkingBudget?: number;
@@ -102,68 +103,68 @@ export interface ChatOptions {
   adapter?: AdapterChoice;
 }
 
-/** The adapters of a call: one by its name, scales by name, null for the bare model; without it all that are loaded. */
+/** The adapters of a call: one by name, scales by name, or null for the bare model. Default: all that are loaded. */
 export type AdapterChoice = string | Record<string, number> | null;
 
 export interface Part {
   kind: "thinking" | "content" | "tool_call";
   text: string;
   toolCall?: ToolCall;
-  /** What follows is in the last part only. */
+  /** From here on: in the last part only. */
   finishReason?: "stop" | "length" | "tool" | "cancelled";
-  /** Tokens of the prompt, how many of them were computed before, and tokens of the reply. */
+  /** Prompt tokens, how many of them came from the KV cache, and tokens of the reply. */
   usage?: { prompt: number; reused: number; generated: number };
   /** Milliseconds to the first part; tokens per second after it. */
   timing?: { firstToken: number; tokensPerSecond: number };
 }
 
-/** All can be left out. */
+/** All are optional. */
 export interface TrainingSettings {
-  /** 16. The more, the more can be learnt, and the larger the adapter. */
+  /** Default: 16. A higher rank learns more and makes a larger adapter. */
   rank?: number;
-  /** 32. The adapter counts alpha / rank times. */
+  /** Default: 32. The adapter is scaled by alpha / rank. */
   alpha?: number;
-  /** "q,k,v,o,gate,up,down"; also ple_gate, ple_projection, all. */
+  /** Default: "q,k,v,o,gate,up,down". Also: ple_gate, ple_projection, all. */
   targets?: string | string[];
-  /** 2e-4, the learning rate. */
+  /** Learning rate. Default: 2e-4. */
   lr?: number;
   schedule?: "cosine" | "linear" | "constant";
-  /** 0.05: below 1 a share of the steps, else steps. */
+  /** Default: 0.05. Below 1 a share of all steps, else a number of steps. */
   warmup?: number;
-  /** 3, unless there are `steps`. */
+  /** Default: 3, unless `steps` is given. */
   epochs?: number;
   steps?: number;
-  /** 8 sequences make a step. */
+  /** Sequences per step. Default: 8. */
   batch?: number;
-  /** 1024 tokens of a sequence; longer examples are cut. */
+  /** Tokens per sequence. Default: 1024; longer examples are truncated. */
   seq?: number;
-  /** Several short examples in one sequence (the default). */
+  /** Pack several short examples into one sequence. Default: true. */
   packing?: boolean;
   seed?: number;
   dropout?: number;
   rslora?: boolean;
   weightDecay?: number;
   clip?: number;
-  /** A share of the examples to validate with, 0 by default. */
+  /** Share of the examples held out for validation. Default: 0. */
   validation?: number;
-  /** Steps between two validations. */
+  /** Steps between validations. */
   saveEvery?: number;
-  /** Leaves bad lines out, which stop everything otherwise. */
+  /** Skip bad lines instead of refusing the file. */
   skipBad?: boolean;
-  /** A system text for the conversations that have none. */
+  /** System prompt for conversations that have none. */
   system?: string;
-  /** Ends the training after the step that is under way. */
+  /** Stops after the current step. */
   signal?: AbortSignal;
 }
 
 export interface Examined {
   examples: number;
-  /** Examples that are held out for validation. */
+  /** Examples held out for validation. */
   held: number;
   tokens: number;
-  /** Tokens that are learnt. */
+  /** Tokens that count towards the loss. */
   targets: number;
-  /** Examples that are cut. */
+  /** Examples that are truncated. */
   truncated: number;
   bad: { line: number; reason: string }[];
   steps: number;
@@ -175,25 +176,25 @@ export interface TrainingStep {
   epoch: number;
   loss: number;
   rate: number;
-  /** Of the gradients, before they were clipped. */
+  /** Gradient norm before clipping. */
   norm: number;
   tokensPerSecond: number;
   secondsLeft: number;
   /** Bytes on the GPU. */
   memory: number;
-  /** The loss of the examples held out, where it was computed after this step. */
+  /** Loss on the held-out examples, if it was computed after this step. */
   validation: number | null;
 }
 
-/** What comes last, also of a training that was stopped; an error follows where it could not go on. */
+/** The last value, also when training was stopped. If training failed, an error follows. */
 export interface Trained {
-  /** Of every step that was made. */
+  /** One per step. */
   losses: number[];
   validation: [step: number, loss: number][];
-  /** How many steps were to be made, and whether there were fewer. */
+  /** Steps planned, and whether training stopped before the last. */
   steps: number;
   stopped: boolean;
-  /** For llama.cpp and Ollama; for PEFT, two files; what was done, in Markdown; the losses, drawn. */
+  /** gguf for llama.cpp and Ollama; config and safetensors for PEFT; a model card; the loss curve as SVG. */
   adapter: { gguf: File; config: File; safetensors: File; card: File; curve: File };
 }
 
@@ -201,28 +202,28 @@ export interface Trained {
 export class Model {
   private constructor();
   readonly info: ModelInfo;
-  /** The adapters that are loaded, and their scales. */
+  /** The loaded adapters and their scales. */
   readonly adapters: Record<string, number>;
-  /** The reply, part by part; leaving the loop ends it. One at a time: a second waits for its turn. */
+  /** Streams the reply; leaving the loop ends it. One reply at a time: a second call waits its turn. */
   chat(messages: Message[], options?: ChatOptions): AsyncGenerator<Part, void, void>;
-  /** [ids.length × vocabulary], after the final soft cap. */
+  /** Logits after each id, with the final soft cap: [ids.length × vocabulary]. */
   logits(ids: Iterable<number>, options?: { adapter?: AdapterChoice }): Promise<Float32Array>;
   tokenize(text: string): Promise<number[]>;
-  /** [tokens × width], as the decoder gets them. */
+  /** Embeddings as the decoder gets them: [tokens × width]. */
   encodeImage(image: Blob | ImageBitmap | ImageData, budget?: number): Promise<Float32Array>;
   encodeAudio(audio: Blob | AudioBuffer | Float32Array): Promise<Float32Array>;
-  /** Loads a LoRA adapter: a GGUF file, or PEFT's adapter_config.json and adapter_model.safetensors. Gives its name. */
+  /** Loads a LoRA adapter: a GGUF file, or PEFT's adapter_config.json and adapter_model.safetensors. Returns its name. */
   loadAdapter(source: Source | [Source, Source], options?: { name?: string; scale?: number }): Promise<string>;
   unloadAdapter(name: string): Promise<void>;
-  /** What is in a file of examples, one JSON object per line. */
+  /** Reads a file of examples, one JSON object per line, and reports what is in it. */
   examine(data: Blob | string, settings?: TrainingSettings): Promise<Examined>;
-  /** Trains a LoRA adapter; the last value has it, all others tell of steps. */
+  /** Trains a LoRA adapter: yields each step, then the adapter. */
   finetune(data: Blob | string, settings?: TrainingSettings): AsyncGenerator<TrainingStep | Trained, void, void>;
-  /** Forgets the chat. */
+  /** Clears the KV cache. */
   reset(): Promise<void>;
-  /** Bytes of Python's memory and on the GPU. */
+  /** Bytes in Python's heap and on the GPU. */
   stats(): Promise<{ heap: number; gpu: number }>;
-  /** Gives everything back; the Worker stays for the next model. */
+  /** Frees everything; the Worker stays for the next model. */
   close(): Promise<void>;
 }
 
@@ -242,7 +243,7 @@ export type ErrorCode =
   | "data"
   | "training";
 
-/** The message is a sentence to show as it is. */
+/** `message` is a sentence you can show as it is. */
 export class WgemmaError extends Error {
   constructor(code: ErrorCode, message: string);
   readonly code: ErrorCode;
@@ -252,7 +253,7 @@ export function supported(): Promise<{ ok: true; adapter: string } | { ok: false
 export function load(source: Source, options?: LoadOptions): Promise<Model>;
 /** Starts Python before a model is chosen. */
 export function warm(): void;
-/** The models in the browser's storage; `whole` ones need no network. */
+/** Models in the browser's storage; `whole` ones load without a network. */
 export function saved(): Promise<{ url: string; name: string; size: number; loaded: number; whole: boolean }[]>;
-/** Removes one from the browser's storage. */
+/** Removes a model from the browser's storage. */
 export function forget(url: string | URL): Promise<void>;

@@ -8,8 +8,8 @@
  *     document.body.append(part.text);
  *   }
  *
- * Types are in wgemma.d.ts. Everything that goes wrong is a `WgemmaError`: its message is a sentence to show as it is,
- * its `code` is one of those in trouble.js.
+ * Types are in wgemma.d.ts. All errors are `WgemmaError`s: `message` is a sentence to show as it is, `code` is one of
+ * those in trouble.js.
  */
 
 /**
@@ -27,27 +27,27 @@ import { human, WgemmaError } from "./trouble.js";
 
 export { forget, saved, WgemmaError };
 
-// -- whether it can work here
+// -- support
 
 /**
- * Whether this browser can run a model, and on which adapter; if not, what would help.
+ * Whether this browser can run a model, and on which adapter; if not, why and what to do.
  * @returns {Promise<{ok: true, adapter: string} | {ok: false, reason: string}>}
  */
 export async function supported() {
   /** @param {string} text @returns {{ok: false, reason: string}} */
   const reason = (text) => ({ ok: false, reason: text });
   if (!globalThis.isSecureContext) {
-    return reason("WebGPU works on secure pages only: open this page by https, or at http://localhost.");
+    return reason("WebGPU needs a secure page: open this one with https, or at http://localhost.");
   }
   if (!navigator.gpu) {
     return reason(
-      "This browser has no WebGPU. Use Chrome or Edge from 113, Safari from 26, or Firefox from 141, and keep it up to date.",
+      "This browser has no WebGPU. Use an up-to-date Chrome or Edge (113 or later), Safari (26 or later) or Firefox (141 or later).",
     );
   }
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
   if (!adapter) {
     return reason(
-      "WebGPU finds no GPU here. Switch on hardware acceleration in the browser's settings and update the GPU's driver; " +
+      "WebGPU found no GPU. Turn on hardware acceleration in the browser's settings and update the GPU driver; " +
         "on Linux, Chrome may need chrome://flags/#enable-unsafe-webgpu.",
     );
   }
@@ -58,7 +58,7 @@ export async function supported() {
 // -- the engine's Worker
 
 /**
- * What the Worker answers to each verb, and what comes before the answer.
+ * The Worker's result for each verb, and the parts it sends before.
  * @typedef {{
  *   load: ModelInfo,
  *   chat: unknown,
@@ -91,13 +91,13 @@ class Engine {
   /** @type {WgemmaError | null} */
   failed = null;
   /** @type {Promise<void>} */
-  unloaded = Promise.resolve(); // when its last model has given everything back
+  unloaded = Promise.resolve(); // resolves when its last model is unloaded
 
   constructor() {
     this.#worker.onmessage = ({ data }) => this.#hear(data);
     this.#worker.onerror = (event) => {
       event.preventDefault?.();
-      this.end(new WgemmaError("worker", `The engine could not go on: ${event.message || "its Worker failed"}. Load the model again.`));
+      this.end(new WgemmaError("worker", `The engine failed: ${event.message || "its Worker crashed"}. Load the model again.`));
     };
   }
 
@@ -112,7 +112,7 @@ class Engine {
   }
 
   /**
-   * Sends an order; `hear` gets what comes before the result.
+   * Sends a message and returns its result; `hear` gets progress and parts.
    * @template {keyof Answers} V @param {V} verb @param {object} [order]
    * @param {{hear?: (part: V extends keyof Parts ? Parts[V] : never) => void, transfer?: Transferable[]}} [options]
    */
@@ -127,7 +127,7 @@ class Engine {
     return Object.assign(promise, { id });
   }
 
-  /** Sends an order that nobody waits for. @param {"stop"} verb @param {{of: number}} order */
+  /** Sends a message without waiting for an answer. @param {"stop"} verb @param {{of: number}} order */
   tell(verb, order) {
     if (!this.failed) this.#worker.postMessage({ ...order, id: ++this.#last, verb });
   }
@@ -144,18 +144,18 @@ class Engine {
 /** @type {Engine | null} */
 let idle = null; // an engine without a model: Python takes seconds to start
 
-/** Starts Python before a model is chosen, so that the first one is ready sooner. */
+/** Starts Python before a model is chosen, so that the first one loads sooner. */
 export function warm() {
   keep(idle ?? new Engine());
 }
 
-/** Keeps an engine for the next model; one is enough. @param {Engine} engine */
+/** Keeps one engine for the next model. @param {Engine} engine */
 function keep(engine) {
   if (idle && idle !== engine && !idle.failed) engine.end(closed());
   else idle = engine;
 }
 
-/** The engine that was kept, as soon as it is empty, or a new one. */
+/** The kept engine, once it is empty, or a new one. */
 async function take() {
   const engine = idle ?? new Engine();
   idle = null;
@@ -175,7 +175,7 @@ const STAGES = {
 };
 
 /**
- * Loads a model from an address, a picked file, or a handle to one.
+ * Loads a model from a URL, a file, or a file handle.
  * @param {Source} source
  * @param {import("./wgemma").LoadOptions} [options]
  */
@@ -204,22 +204,22 @@ export async function load(source, options = {}) {
   }
 }
 
-/** Whether this is a phone, a tablet or a machine with little memory, which is not to be filled for speed's sake. */
+/** A phone, a tablet or a machine with little memory: do not trade memory for speed. */
 function isSmall() {
   const { userAgent, userAgentData, maxTouchPoints, deviceMemory = 8 } = navigator;
-  const tablet = /Macintosh/.test(userAgent) && maxTouchPoints > 1; // an iPad says that it is a Mac
+  const tablet = /Macintosh/.test(userAgent) && maxTouchPoints > 1; // iPads claim to be Macs
   return deviceMemory < 8 || tablet || userAgentData?.mobile || /Mobi|Android|iPhone|iPad/.test(userAgent);
 }
 
 /**
- * An address made absolute, because a Worker has another base; a file or a handle as it is.
+ * A URL made absolute, because the Worker has another base; files and handles as they are.
  * @param {Source} source
  */
 function target(source, what = "A model") {
   if (source instanceof Blob || source instanceof (globalThis.FileSystemFileHandle ?? Blob)) return source;
   const url = typeof source === "string" || source instanceof URL ? URL.parse(source, document.baseURI) : null;
   if (url) return url.href;
-  throw new WgemmaError("settings", `${what} comes from an address, a File or Blob, or a FileSystemFileHandle.`);
+  throw new WgemmaError("settings", `${what} must be a URL, a File or Blob, or a FileSystemFileHandle.`);
 }
 
 export class Model {
@@ -229,12 +229,12 @@ export class Model {
   constructor(engine, info) {
     this.#engine = engine;
     this.info = info;
-    /** The adapters that are loaded, and their scales. @type {Record<string, number>} */
+    /** The loaded adapters and their scales. @type {Record<string, number>} */
     this.adapters = {};
   }
 
   /**
-   * The reply to `messages`, part by part; leaving the loop, or aborting the signal, ends it.
+   * Streams the reply to `messages`; leaving the loop or aborting the signal ends it.
    * @param {import("./wgemma").Message[]} messages
    * @param {import("./wgemma").ChatOptions} [options]
    * @returns {AsyncGenerator<import("./wgemma").Part, void, void>}
@@ -246,7 +246,7 @@ export class Model {
   }
 
   /**
-   * What comes before the result of an order; leaving the loop, or aborting the signal, stops it.
+   * Streams the parts of a call; leaving the loop or aborting the signal stops it.
    * @template {"chat" | "finetune"} V @param {V} verb @param {object} order
    * @param {AbortSignal} [signal] @param {Transferable[]} [transfer]
    */
@@ -268,7 +268,7 @@ export class Model {
   }
 
   /**
-   * The logits after every one of `ids`: [ids.length × vocabulary].
+   * The logits after each of `ids`: [ids.length × vocabulary].
    * @param {Iterable<number>} ids @param {{adapter?: AdapterChoice}} [options]
    * @returns {Promise<Float32Array>}
    */
@@ -300,7 +300,7 @@ export class Model {
   }
 
   /**
-   * Loads a LoRA adapter: a GGUF file, or the two files of PEFT. It is at work from the next call on.
+   * Loads a LoRA adapter: a GGUF file, or PEFT's two files. The next call uses it.
    * @param {Source | [Source, Source]} source
    * @param {{name?: string, scale?: number}} [options] @returns {Promise<string>} its name
    */
@@ -311,13 +311,13 @@ export class Model {
     return told.name;
   }
 
-  /** Gives an adapter's memory back. @param {string} name */
+  /** Frees an adapter. @param {string} name */
   async unloadAdapter(name) {
     this.adapters = (await this.#engine.call("unadapt", { name })).adapters;
   }
 
   /**
-   * What is in a file of examples, and how long a training with these settings would be.
+   * Reports what is in a file of examples, and how many steps these settings would take.
    * @param {Blob | string} data @param {TrainingSettings} [settings]
    * @returns {Promise<import("./wgemma").Examined>}
    */
@@ -326,8 +326,8 @@ export class Model {
   }
 
   /**
-   * Trains a LoRA adapter on lines of JSON: step after step, and at last what was learnt. Aborting the signal, or leaving
-   * the loop, ends it after the step that is under way.
+   * Trains a LoRA adapter on lines of JSON: yields each step, then the adapter. Aborting the signal or leaving the loop
+   * stops after the current step.
    * @param {Blob | string} data @param {TrainingSettings} [settings]
    * @returns {AsyncGenerator<import("./wgemma").TrainingStep | Trained, void, void>}
    */
@@ -336,22 +336,22 @@ export class Model {
     for await (const part of this.#parts("finetune", order, signal)) yield "files" in part ? trained(part) : part;
   }
 
-  /** Forgets the chat: the next one is computed anew. */
+  /** Clears the KV cache. */
   reset() {
     return this.#engine.call("reset");
   }
 
-  /** What is used, in bytes: {heap, gpu}. */
+  /** Bytes in use: {heap, gpu}. */
   stats() {
     return this.#engine.call("stats");
   }
 
-  /** Gives all memory back, and the file it was read from; resolves when that is done. */
+  /** Frees all memory and closes the model's file. */
   close() {
     const engine = this.#engine;
     if (engine.failed) return Promise.resolve();
     const none = { call: () => Promise.reject(closed()), tell() {}, failed: closed() };
-    this.#engine = /** @type {Engine} */ (/** @type {unknown} */ (none)); // what is not there is not asked of it
+    this.#engine = /** @type {Engine} */ (/** @type {unknown} */ (none)); // nothing else of it is used
     engine.unloaded = engine.call("unload").catch(() => engine.end(closed()));
     keep(engine);
     return engine.unloaded;
@@ -359,7 +359,7 @@ export class Model {
 }
 
 /**
- * Options for Python, to which null means nothing: the bare model is no scale of no adapter.
+ * Options for Python, where null means "not given": the bare model is an empty set of adapters.
  * @param {{adapter?: AdapterChoice}} options
  */
 function withAdapter(options) {
@@ -378,7 +378,7 @@ function inOrder(files) {
   return isConfig(files[1]) && !isConfig(files[0]) ? [files[1], files[0]] : files;
 }
 
-/** What an adapter is called when nobody says: as its file, if that is its own. @param {Source[]} files */
+/** The default name of an adapter: its file's, if it is a single one. @param {Source[]} files */
 function nameOf(files) {
   const name = files.length === 1 ? (calledBy(files[0]) ?? String(files[0]).split(/[?#]/)[0].split("/").pop()) : "";
   return name?.replace(/\.gguf$/i, "") || "adapter";
@@ -393,10 +393,10 @@ function calledBy(source) {
 function fileOf(data) {
   if (data instanceof Blob) return data;
   if (typeof data === "string") return new Blob([data]);
-  throw new WgemmaError("data", "Examples come as a File, a Blob or a text: one JSON object per line.");
+  throw new WgemmaError("data", "Examples must be a File, a Blob or a string, with one JSON object per line.");
 }
 
-/** The settings that are set. @param {TrainingSettings} settings */
+/** Without settings that are null or undefined. @param {TrainingSettings} settings */
 function given(settings) {
   return Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== undefined && value !== null));
 }
@@ -418,7 +418,7 @@ function closed() {
 }
 
 /**
- * What comes between two asynchronous ends: put on one side, iterated on the other.
+ * An asynchronous queue: `put` on one side, iterate on the other.
  * @template T
  */
 class Queue {

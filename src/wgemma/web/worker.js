@@ -5,8 +5,8 @@
  *                                       adapt, unadapt, examine, finetune
  *   out   {id, kind: "progress" | "part", value}, then {id, kind: "result", value} or {id, kind: "error", code, message}
  *
- * A model's bytes are opened here and read here; Python gets a handle. Everything else is fetched from beside this file:
- * nothing comes from anywhere else.
+ * Model files are opened and read here; Python gets a handle. All code comes from beside this file, never from another
+ * origin.
  */
 
 /**
@@ -32,13 +32,13 @@ import { WgemmaError } from "./trouble.js";
 
 /** @param {string} path */
 const here = (path) => new URL(path, import.meta.url).href;
-const EVERY = 100; // milliseconds between two reports of a download
+const EVERY = 100; // milliseconds between download reports
 /** @type {Map<number, {stop: AbortController, downloading: boolean}>} by message id */
 const loading = new Map();
-/** @type {Map<number, Promise<object>>} by message id: its order, when Python can have it */
+/** @type {Map<number, Promise<object>>} by message id: the order, once it is ready for Python */
 const preparing = new Map();
 
-/** Things that Python keeps in JavaScript's memory: a class of its own, so that nobody unpacks them on the way. */
+/** What Python holds a proxy to. Pyodide would convert plain objects, but not instances of a class. */
 class Kept {
   /** @param {object} value */
   constructor(value) {
@@ -64,7 +64,7 @@ class Picture {
 // -- Python
 
 /**
- * Python with the package imported: its `Page`.
+ * Starts Python and imports the package.
  * @typedef {(order: Kept, post: (kind: string, text: string, floats?: PyArray) => void) => Promise<void>} Answer
  */
 async function start() {
@@ -88,9 +88,9 @@ async function fetched(path) {
 }
 
 const page = start().catch((error) => {
-  throw new WgemmaError("worker", `Python could not be started: ${error.message}`);
+  throw new WgemmaError("worker", `Python did not start: ${error.message}`);
 });
-page.catch(() => {}); // whoever asks hears of it
+page.catch(() => {}); // reported to each message
 
 // -- messages
 
@@ -100,8 +100,8 @@ self.onmessage = async (/** @type {MessageEvent<Order>} */ { data }) => {
   /** @type {Post} */
   const post = (kind, value, transfer = []) => self.postMessage({ id, kind, ...value }, transfer);
   if (data.verb === "stop") {
-    loading.get(data.of)?.stop.abort(); // what is still in JavaScript's hands
-    await preparing.get(data.of)?.catch(() => {}); // Python is not told to stop what it has not heard of
+    loading.get(data.of)?.stop.abort(); // what JavaScript is still doing
+    await preparing.get(data.of)?.catch(() => {}); // Python must have the order before it can stop it
   }
   /** @type {Source[]} */
   const sources = [];
@@ -112,10 +112,10 @@ self.onmessage = async (/** @type {MessageEvent<Order>} */ { data }) => {
     for (const part of partsOf(data)) if (part.image?.rgba) part.image = new Picture(part.image);
     const opened = performance.now() - began;
     const { answer, FS } = await page;
-    const waited = performance.now() - began - opened; // for Python
+    const waited = performance.now() - began - opened; // until Python was ready
     loading.get(id)?.stop.signal.throwIfAborted();
     await answer(new Kept({ ...order, opened, waited }), (kind, text, floats) => {
-      if (kind === "progress" && loading.get(id)?.downloading) return; // one bar at a time
+      if (kind === "progress" && loading.get(id)?.downloading) return; // show the download only
       if (kind === "files") return post("part", { value: withFiles(JSON.parse(text), FS) });
       if (!floats) return post(kind, kind === "error" ? JSON.parse(text) : { value: JSON.parse(text) });
       const view = floats.getBuffer("u8");
@@ -134,7 +134,7 @@ self.onmessage = async (/** @type {MessageEvent<Order>} */ { data }) => {
 };
 
 /**
- * An order with what Python needs of it in its hands: open sources, which `sources` gets too, or a file's bytes.
+ * An order ready for Python: with open sources, which are added to `sources`, or with a file's bytes.
  * @param {Order} order @param {Post} post @param {Source[]} sources
  */
 async function prepared(order, post, sources) {
@@ -148,17 +148,17 @@ async function prepared(order, post, sources) {
   return { ...order, name: name || "the data", data: new Uint8Array(await order.file.arrayBuffer()) };
 }
 
-/** A small file as a source, fetched first if it is an address. @param {Target} target */
+/** A small file as a source; a URL is fetched first. @param {Target} target */
 async function whole(target) {
   if (typeof target !== "string") return openSource(target);
   const answer = await fetch(target).catch(() => null);
   const said = answer ? `the server says ${answer.status}` : "no answer";
-  if (!answer?.ok) throw new WgemmaError("network", `${target} cannot be had: ${said}.`);
+  if (!answer?.ok) throw new WgemmaError("network", `${target} cannot be fetched: ${said}.`);
   return new ReadAhead(new FileSource(await answer.blob(), decodeURIComponent(new URL(target).pathname.split("/").at(-1) ?? "")));
 }
 
 /**
- * What Python tells of files in its own memory, with the files themselves.
+ * Python's report with the files it wrote to its own file system.
  * @param {{folder: string}} told @param {PyFiles} FS
  */
 function withFiles({ folder, ...told }, FS) {
@@ -168,7 +168,7 @@ function withFiles({ folder, ...told }, FS) {
 }
 
 /**
- * An order to load with its sources open, which `sources` gets too; Python starts meanwhile.
+ * An order to load with its sources open; they are added to `sources`. Python starts in the meantime.
  * @param {{id: number} & Load} order @param {Post} post @param {Source[]} sources
  */
 async function opened(order, post, sources) {

@@ -1,7 +1,7 @@
 /**
- * The adapters beside the model, below the bar: each with a switch, a scale, and a way to let it go.
+ * The list of adapters below the bar: each with a switch, a scale and a button to remove it.
  *
- * They belong to the model that is loaded; with another one there are none.
+ * They belong to the loaded model; loading another one clears the list.
  *
  * @typedef {{name: string, scale: number, on: boolean}} Adapter
  */
@@ -35,7 +35,7 @@ export class Adapters extends EventTarget {
     this.#changed();
   }
 
-  /** What a chat is asked with. */
+  /** The options of a chat. */
   get choice() {
     if (!this.list.length) return {};
     return { adapter: Object.fromEntries(this.list.filter(({ on }) => on).map(({ name, scale }) => [name, scale])) };
@@ -46,25 +46,25 @@ export class Adapters extends EventTarget {
     return this.list.find((adapter) => adapter.name === name);
   }
 
-  /** Picked files: a GGUF, or PEFT's two. @param {File[]} files */
+  /** Opens files: a GGUF, or PEFT's two. @param {File[]} files */
   async open(files) {
     const ggufs = files.filter((file) => /\.gguf$/i.test(file.name));
     const peft = files.filter((file) => /\.(json|safetensors)$/i.test(file.name));
     if (peft.length === 1) {
-      toast("An adapter of PEFT is two files: pick adapter_config.json and adapter_model.safetensors together.");
+      toast("A PEFT adapter is two files: pick adapter_config.json and adapter_model.safetensors together.");
     }
     for (const file of ggufs) await this.add(file);
     if (peft.length === 2) await this.add([peft[0], peft[1]]);
   }
 
   /**
-   * Loads an adapter and switches it on; tells whether that went well.
+   * Loads an adapter and turns it on; returns whether that worked.
    * @param {File | [File, File]} source @param {string} [name]
    */
   async add(source, name) {
     const { model } = this.engine;
     if (!model || this.engine.state === "training") {
-      toast(model ? LEARNING : "An adapter needs its model: load that first.");
+      toast(model ? LEARNING : "Load the adapter's model first.");
       return false;
     }
     try {
@@ -72,7 +72,7 @@ export class Adapters extends EventTarget {
       if (this.engine.model !== model) return false;
       this.list = [...this.list.filter((adapter) => adapter.name !== called), { name: called, scale: 1, on: true }];
       this.#changed();
-      announce(`The adapter ${called} is at work.`);
+      announce(`The adapter ${called} is on.`);
       return true;
     } catch (error) {
       toast(explained(error).text);
@@ -102,10 +102,10 @@ export class Adapters extends EventTarget {
     }
     this.list = this.list.filter((adapter) => adapter.name !== name);
     this.#changed();
-    announce(`The adapter ${name} is gone.`);
+    announce(`The adapter ${name} is removed.`);
   }
 
-  /** @param {boolean} [anew] whether there are others than before */
+  /** @param {boolean} [anew] rebuild the list */
   #changed(anew = true) {
     if (anew) {
       this.#place.hidden = !this.list.length;
@@ -138,7 +138,7 @@ export class Adapters extends EventTarget {
       step: 0.1,
       value: scale,
       "aria-label": `Scale of ${name}`,
-      title: "How much of it: 1 is as it was trained",
+      title: "Strength; 1 is as trained",
       "data-testid": "adapter-scale",
     });
     amount.addEventListener("input", () => {
@@ -151,7 +151,7 @@ export class Adapters extends EventTarget {
       { "data-name": name, "data-testid": "adapter" },
       h("label", { class: "switch" }, box, h("span", { class: "name", title: name }, name)),
       h("label", { class: "scale" }, h("span", { "aria-hidden": "true" }, "×"), amount),
-      iconButton("close", `Let go of ${name}`, { onclick: () => this.remove(name), "data-testid": "adapter-remove" }),
+      iconButton("close", `Remove ${name}`, { onclick: () => this.remove(name), "data-testid": "adapter-remove" }),
     );
   }
 }

@@ -1,7 +1,7 @@
 /**
- * One answer, from the question to its last word: the message grows, is saved as it grows, and says how it ended.
+ * One answer from start to end: fills the message, saves it, and records how it ended.
  *
- * Nothing of it is lost: it is written every second, and once more, at once, when the page goes away.
+ * Nothing is lost: it is saved every second, and when the page closes.
  *
  * @typedef {import("./store.js").Message} Message
  * @typedef {import("./store.js").Stats} Stats
@@ -16,7 +16,7 @@ const UNFINISHED = "wgemma.unfinished";
 
 export class Answering {
   /**
-   * @param {Message} message empty so far
+   * @param {Message} message still empty
    * @param {{grown: (part: Part) => void, counted: (stats: Stats) => void, save: () => Promise<void>}} deeds
    */
   constructor(message, deeds) {
@@ -31,7 +31,7 @@ export class Answering {
   }
 
   /**
-   * Runs to the end, whatever it is; never throws.
+   * Runs to the end and never throws.
    * @param {(signal: AbortSignal) => Promise<AsyncIterable<Part>>} open
    */
   async run(open) {
@@ -40,7 +40,7 @@ export class Answering {
     addEventListener("pagehide", leave);
     try {
       const parts = await open(this.stop.signal);
-      this.began = performance.now(); // loading a model is no time of the answer
+      this.began = performance.now(); // without the time to load the model
       for await (const part of parts) this.#take(part);
       message.finish ??= this.stop.signal.aborted ? "cancelled" : "stop";
     } catch (error) {
@@ -95,7 +95,7 @@ function callOf({ name, arguments: args, error, raw }) {
   return error ? { name: name ?? "", arguments: {}, error, raw } : { name, arguments: args ?? {} };
 }
 
-// -- when the page goes away in the middle: only local storage is written for certain then
+// -- when the page closes in the middle: only local storage is sure to be written
 
 /** @param {Message} message */
 function keepUnfinished(message) {
@@ -113,7 +113,7 @@ function unfinished() {
   return typeof message?.id === "string" && typeof message.content === "string" ? message : null;
 }
 
-/** Puts what was on its way when the page closed where it belongs. @param {import("./store.js").Store} store */
+/** Saves the answer that was cut off when the page closed. @param {import("./store.js").Store} store */
 export async function recover(store) {
   const message = unfinished();
   if (!message) return;

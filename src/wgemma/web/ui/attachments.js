@@ -1,7 +1,7 @@
 /**
- * Pictures and sounds on their way into a message: what kinds there are, and whether a file is one.
+ * Attachments: which types are allowed, and whether a file is readable.
  *
- * Only kinds that are nothing but pixels and samples: a file that could hold a program (SVG, for one) is none of them.
+ * Only types that are pure pixels or samples; nothing that can contain scripts, such as SVG.
  *
  * @typedef {import("./store.js").Attachment & {blob: Blob}} Attached
  */
@@ -60,7 +60,7 @@ function typeOf(name) {
   return Object.hasOwn(known, suffix) ? known[suffix] : "";
 }
 
-/** The file as an attachment, once the browser has read it. @param {File} file @returns {Promise<Attached>} */
+/** Makes an attachment of a file; throws if the browser cannot decode it. @param {File} file @returns {Promise<Attached>} */
 export async function attached(file) {
   const type = kindOf(file.type) ? file.type : typeOf(file.name);
   const kind = kindOf(type);
@@ -81,7 +81,7 @@ async function tryImage(blob, name) {
   try {
     (await createImageBitmap(blob)).close();
   } catch {
-    throw new Error(`${name} cannot be read as a picture. Open it in another program and save it as PNG or JPEG.`);
+    throw new Error(`${name} is not a readable picture. Save it as PNG or JPEG with another program.`);
   }
 }
 
@@ -91,13 +91,13 @@ async function trySound(blob, name) {
   try {
     sound = await new OfflineAudioContext(1, 1, 16000).decodeAudioData(await blob.arrayBuffer());
   } catch {
-    throw new Error(`${name} cannot be read as a sound. Save it as WAV or MP3 and try again.`);
+    throw new Error(`${name} is not a readable sound. Save it as WAV or MP3 and try again.`);
   }
   if (sound.duration > LONGEST_SOUND)
     throw new Error(`${name} is longer than half an hour. Cut it into shorter pieces.`);
 }
 
-/** Object URLs of blobs, each made once, all given back together. */
+/** Object URLs: each made once, all revoked together. */
 export class Addresses {
   /** @type {Map<string, string>} */ #made = new Map();
 

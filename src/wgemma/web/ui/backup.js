@@ -1,4 +1,4 @@
-/** Chats to a file and back, as the one who asked for it sees it. What is in the file is transfer.js's business. */
+/** Export and import of chats, as the user sees it. The file format is in transfer.js. */
 
 import { announce, h } from "./dom.js";
 import { excerpt, plural } from "./format.js";
@@ -8,7 +8,7 @@ import { packed, unpacked } from "./transfer.js";
 
 /** @typedef {Awaited<ReturnType<import("./store.js").Store["whole"]>>} Records */
 
-/** Hands a file of chats to the browser's downloads. @param {Records[]} records one for each chat */
+/** Downloads chats as a file. @param {Records[]} records one per chat */
 export async function exportChats(records) {
   if (!records.length) {
     toast("There are no chats to export yet.");
@@ -23,14 +23,14 @@ export async function exportChats(records) {
 }
 
 /**
- * Adds the chats in a file to those that are kept.
+ * Saves the chats of a file.
  * @param {File} file @param {import("./store.js").Store} store @returns {Promise<import("./store.js").Chat[]>}
  */
 export async function importChats(file, store) {
   try {
     const { left, ...records } = await unpacked(file);
     await store.put(records);
-    const rest = left ? ` ${plural(left, "piece")} could not be read and ${left === 1 ? "was" : "were"} left out.` : "";
+    const rest = left ? ` ${plural(left, "piece")} could not be read and ${left === 1 ? "was" : "were"} skipped.` : "";
     toast(`${plural(records.chats.length, "chat")} imported.${rest}`);
     return records.chats;
   } catch (error) {

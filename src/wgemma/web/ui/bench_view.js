@@ -1,6 +1,5 @@
 /**
- * A benchmark on a page: the button that starts it, how far it has come, its result and the buttons that copy it. What
- * is measured, and how, is not decided here.
+ * The benchmark on a page: start button, progress, result and copy buttons. Measuring is up to the caller.
  *
  * @typedef {import("../bench").Result} Result
  * @typedef {{text: string, share: number | null}} Progress
@@ -17,12 +16,12 @@ const WHAT =
 
 export class BenchView {
   /** @type {AbortController | null} */ #stop = null;
-  #reason = ""; // why it cannot be started
+  #reason = ""; // why it cannot start
   /** @type {Result | null} */ #result = null;
 
   /**
    * @param {(tell: (progress: Progress) => void, signal: AbortSignal) => Promise<Result>} measure
-   * @param {(result: Result | null) => void} [ended] null where there is no result
+   * @param {(result: Result | null) => void} [ended] null if there is no result
    */
   constructor(measure, ended = () => {}) {
     this.measure = measure;
@@ -57,13 +56,13 @@ export class BenchView {
     return button;
   }
 
-  /** Says whether it can be started. @param {string} reason why not; "" if it can */
+  /** Enables or disables the start button. @param {string} reason why it cannot start; "" if it can */
   able(reason) {
     this.#reason = reason;
     this.#draw();
   }
 
-  /** Forgets the result, which is another model's. */
+  /** Clears the result, because the model changed. */
   clear() {
     this.#result = null;
     this.trouble.hidden = true;
@@ -78,7 +77,7 @@ export class BenchView {
     this.#stop?.abort();
   }
 
-  /** Measures and shows what came out; nothing, while it is measuring or cannot. */
+  /** Runs the benchmark and shows the result; does nothing if it is running or cannot start. */
   async run() {
     if (this.#stop || this.#reason) return;
     const { signal } = (this.#stop = new AbortController());

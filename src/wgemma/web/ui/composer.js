@@ -1,7 +1,7 @@
 /**
- * The box one writes in: text that grows, attachments as chips, send and stop.
+ * The message box: a growing text field, attachments as chips, send and stop.
  *
- * What is typed but not sent is kept, so that a reload does not lose it.
+ * The draft survives a reload.
  *
  * @typedef {import("./attachments.js").Attached} Attached
  */
@@ -30,7 +30,7 @@ export class Composer {
     this.thinkButton = part("think");
     /** @type {Attached[]} */ this.attachments = [];
     this.addresses = new Addresses();
-    this.abilities = { image: "", audio: "" }; // why not, or ""
+    this.abilities = { image: "", audio: "" }; // why not; "" if they can
     /** @type {Recording | null} */ this.recording = null;
     this.#listen();
     this.prompt.value = remembered(DRAFT) ?? "";
@@ -44,7 +44,7 @@ export class Composer {
     });
     this.prompt.addEventListener("input", () => this.#grown());
     this.prompt.addEventListener("keydown", (event) => {
-      // On a touch screen Enter is the only way to a new line.
+      // On a touch screen, Enter is the only way to start a new line.
       const sends =
         event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
       if (!sends) return;
@@ -114,7 +114,7 @@ export class Composer {
     this.thinkButton.setAttribute("aria-pressed", String(on));
   }
 
-  /** Why pictures or sounds cannot be sent; "" where they can. @param {{image: string, audio: string}} abilities */
+  /** Why pictures or sounds cannot be sent; "" if they can. @param {{image: string, audio: string}} abilities */
   able(abilities) {
     this.abilities = abilities;
     const labels = { image: "Attach a picture", audio: "Attach a sound" };
@@ -238,7 +238,7 @@ export class Composer {
         onclick: () => this.#finishRecording(),
         "data-testid": "record-done",
       }),
-      iconButton("close", "Throw the recording away", { onclick: drop }),
+      iconButton("close", "Discard the recording", { onclick: drop }),
     );
   }
 }

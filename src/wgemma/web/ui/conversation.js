@@ -1,15 +1,15 @@
 /**
- * The messages of the open chat on the page, from the first to the last, and where the reader looks.
+ * The messages of the open chat, and scrolling.
  *
- * While one looks at the end, the end stays in sight; whoever scrolls up is left alone and offered the way back.
+ * At the end, the view follows a growing answer; after scrolling up it stays put and offers a button back.
  *
  * @typedef {import("./store.js").Message} Message
  */
 
 import { MessageView } from "./message.js";
 
-const NEAR = 8; // pixels from the end that still count as the end
-const AWAY = 120; // and so many make it worth offering the way back
+const NEAR = 8; // pixels from the end that count as the end
+const AWAY = 120; // pixels from the end that bring up the button
 
 export class Conversation {
   /** @param {import("./message.js").Deeds} deeds */
@@ -28,7 +28,7 @@ export class Conversation {
   }
 
   /**
-   * Shows a branch; messages that are shown already stay as they are.
+   * Shows a branch; messages already on the page are reused.
    * @param {Message[]} branch @param {import("./thread.js").Tree} tree
    */
   show(branch, tree) {
@@ -47,7 +47,7 @@ export class Conversation {
   }
 
   /**
-   * Elements that are where they belong are not touched: sounds go on playing, and a selection stays.
+   * Does not touch elements already in place, so sounds keep playing and a selection survives.
    * @param {Element[]} elements
    */
   #arrange(elements) {
@@ -67,7 +67,7 @@ export class Conversation {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const left = scrollHeight - scrollTop - clientHeight;
     if (left < NEAR) this.following = true;
-    else if (scrollTop < this.top) this.following = false; // upwards: by hand
+    else if (scrollTop < this.top) this.following = false; // scrolled up by hand
     this.top = scrollTop;
     this.jump.hidden = this.following || left < AWAY;
   }

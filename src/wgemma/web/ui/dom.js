@@ -1,5 +1,5 @@
 /**
- * Making elements. No HTML is ever parsed: what is text stays text.
+ * Makes elements. HTML is never parsed: text stays text.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -7,7 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 /**
  * h("button", {class: "quiet", onclick: f, "aria-label": "Copy"}, icon("copy"), "Copy")
  *
- * Properties that begin with "on" are listeners; `true` is an empty attribute, `false`, null and undefined are none.
+ * Properties that start with "on" are listeners. `true` sets an empty attribute; false, null and undefined set none.
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
  * @param {Record<string, unknown>} [properties]
@@ -26,7 +26,7 @@ export function h(tag, properties = {}, ...children) {
 }
 
 /**
- * Parts of the page that are more than an HTMLElement.
+ * Parts of the page with a more specific type than HTMLElement.
  * @typedef {{"model-select": HTMLSelectElement, "bench-model": HTMLSelectElement, prompt: HTMLTextAreaElement,
  *   search: HTMLInputElement, send: HTMLButtonElement, load: HTMLButtonElement,
  *   "bench-file": HTMLInputElement, "pick-file": HTMLInputElement, "adapter-file": HTMLInputElement,
@@ -34,7 +34,7 @@ export function h(tag, properties = {}, ...children) {
  */
 
 /**
- * The element with this `data-testid`: the page's own names for its parts.
+ * The element with this `data-testid`; the page uses them as names, too.
  * @template {string} N @param {N} name @returns {N extends keyof Parts ? Parts[N] : HTMLElement}
  */
 export function part(name) {
@@ -43,7 +43,7 @@ export function part(name) {
   return /** @type {N extends keyof Parts ? Parts[N] : HTMLElement} */ (found);
 }
 
-/** Strokes on a field of 24 by 24. */
+/** Paths in a 24 × 24 view box. */
 const ICONS = {
   attach: "M20 11.5 12.2 19.3a5 5 0 0 1-7.1-7.1l8.3-8.2a3.3 3.3 0 0 1 4.7 4.7l-8.3 8.2a1.7 1.7 0 0 1-2.4-2.4l7.6-7.5",
   camera: "M4 8h3l1.5-2.5h7L17 8h3v11H4zM12 16.5a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7",
@@ -83,7 +83,7 @@ const ICONS = {
   upload: "M12 16V5M7 9l5-5 5 5M5 20h14",
 };
 
-/** A small drawing beside words, or in a button that has a label. @param {keyof typeof ICONS} name */
+/** An SVG icon, hidden from screen readers. @param {keyof typeof ICONS} name */
 export function icon(name) {
   const drawing = document.createElementNS(SVG, "svg");
   for (const [key, value] of Object.entries({ viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" })) {
@@ -96,7 +96,7 @@ export function icon(name) {
 }
 
 /**
- * A button that is only a drawing; its label is told and shown on hovering.
+ * A button with only an icon; the label is its tooltip and accessible name.
  * @param {keyof typeof ICONS} drawing @param {string} label @param {Record<string, unknown>} [properties]
  */
 export function iconButton(drawing, label, properties = {}) {
@@ -107,7 +107,7 @@ export function iconButton(drawing, label, properties = {}) {
   );
 }
 
-/** Fills the places in the page that ask for a drawing: <span data-icon="send">. */
+/** Replaces each <span data-icon="send"> by its icon. */
 export function placeIcons() {
   /** @type {NodeListOf<HTMLElement>} */
   const places = document.querySelectorAll("[data-icon]");
@@ -118,7 +118,7 @@ export function placeIcons() {
 
 let clearing = 0;
 
-/** Tells those who listen instead of look. @param {string} text */
+/** Tells screen readers. @param {string} text */
 export function announce(text) {
   const region = document.getElementById("announcer");
   if (!region) return;

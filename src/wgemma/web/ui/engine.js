@@ -1,11 +1,11 @@
 /**
- * The model the page talks to, and the state it is in. Wraps wgemma.js; knows nothing of chats or of the page.
+ * The page's model and its state. Wraps wgemma.js; knows nothing of chats or of the page.
  *
  *   starting → unsupported
  *            → empty ⇄ loading → ready ⇄ answering       (a lost device leads back to empty)
  *                                      ⇄ training
  *
- * Dispatches "change" whenever anything of it changes.
+ * Dispatches "change" whenever any of this changes.
  *
  * @typedef {import("./models.js").Entry} Entry
  * @typedef {import("../wgemma").Model} Model
@@ -15,19 +15,19 @@
 
 import { load, supported, warm } from "../wgemma.js";
 
-export const LEARNING = "The model is being trained. Stop that first, or wait until it is over.";
+export const LEARNING = "The model is training. Stop it first, or wait until it is done.";
 
 export class Engine extends EventTarget {
   /** @type {State} */ state = "starting";
   /** @type {Entry | null} what is loaded or being loaded */ entry = null;
   /** @type {Model | null} */ model = null;
   /** @type {Progress | null} */ progress = null;
-  /** @type {unknown} why loading failed last */ error = null;
+  /** @type {unknown} why the last load failed */ error = null;
   /** why there is no WebGPU */ reason = "";
-  /** @type {Promise<Model | null>} the last load, also when it is over */ #loading = Promise.resolve(null);
+  /** @type {Promise<Model | null>} the last load, running or done */ #loading = Promise.resolve(null);
   #stop = new AbortController();
 
-  /** Finds out whether this browser can run a model. */
+  /** Checks whether this browser can run a model. */
   async start() {
     const found = await supported();
     this.reason = found.ok ? "" : found.reason;
@@ -45,13 +45,13 @@ export class Engine extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
-  /** Whether this very model is loaded, or about to be. @param {Entry} entry */
+  /** Whether this model is loaded or loading. @param {Entry} entry */
   holds(entry) {
     return this.entry === entry && ["loading", "ready", "answering", "training"].includes(this.state);
   }
 
   /**
-   * Loads a model in place of the one before; asked for again while it is loading, it is the same load.
+   * Loads a model, replacing the current one. Loading the same one again returns the same promise.
    * @param {Entry} entry @param {{context?: number, save?: boolean}} [how] @returns {Promise<Model | null>}
    */
   load(entry, how = {}) {
@@ -66,7 +66,7 @@ export class Engine extends EventTarget {
     this.progress = { stage: "start", loaded: 0, total: 0, text: "", rate: 0 };
     const loading = this.#load(entry, how, stop.signal, before);
     this.#loading = loading;
-    loading.catch(() => {}); // told by `error`
+    loading.catch(() => {}); // `error` reports it
     this.#become("loading");
     return loading;
   }
@@ -76,7 +76,7 @@ export class Engine extends EventTarget {
    * @param {Promise<unknown>} before
    */
   async #load(entry, how, signal, before) {
-    await before.catch(() => {}); // two models at once would not fit
+    await before.catch(() => {}); // two models at once might not fit
     const meter = new Meter();
     try {
       signal.throwIfAborted();
@@ -106,7 +106,7 @@ export class Engine extends EventTarget {
     }
   }
 
-  /** Lets a failure rest. */
+  /** Dismisses the error. */
   forgive() {
     this.error = null;
     this.dispatchEvent(new Event("change"));
@@ -134,7 +134,7 @@ export class Engine extends EventTarget {
   }
 
   /**
-   * The parts of an answer.
+   * Streams an answer.
    * @param {import("../wgemma").Message[]} messages @param {import("../wgemma").ChatOptions} options
    */
   chat(messages, options) {
@@ -142,7 +142,7 @@ export class Engine extends EventTarget {
   }
 
   /**
-   * The steps of a training, and at last what was learnt.
+   * Streams the steps of a training, then the adapter.
    * @param {Blob} data @param {import("../wgemma").TrainingSettings} settings
    */
   finetune(data, settings) {
@@ -167,14 +167,14 @@ export class Engine extends EventTarget {
 }
 
 /**
- * How far loading has come, and how fast. A model is loaded while it is being downloaded: then the download is told.
+ * Progress and rate of loading. Models load while they download; until the download is done, it is what is shown.
  */
 class Meter {
-  /** @type {Map<string, [number, number][]>} times and bytes of the last seconds, stage by stage */ #seen = new Map();
+  /** @type {Map<string, [number, number][]>} times and bytes of the last seconds, by stage */ #seen = new Map();
   /** @type {Progress | null} */ #download = null;
   #told = 0;
 
-  /** Whether it is time to tell again: some sources tell of every few kilobytes. */
+  /** Throttles reports: some sources report every few kilobytes. */
   isDue() {
     const now = performance.now();
     const due = now - this.#told > 50;

@@ -1,7 +1,7 @@
-/** What went wrong, for people: the sentence, and what can be done about it here and now. */
+/** Errors for the user: the sentence, and a button that helps. */
 
 /**
- * What a code lets one do next: a button's label and the name of the deed.
+ * The button for a code: its label, and what it does.
  * @type {Record<string, {label: string, deed: string}>}
  */
 const NEXT = {
@@ -13,10 +13,10 @@ const NEXT = {
   settings: { label: "Settings", deed: "settings" },
 };
 
-/** What helps where the sentence alone does not say. @type {Record<string, string>} */
+/** Advice that the message itself does not give. @type {Record<string, string>} */
 const HINTS = {
   "device-lost": "The chat is kept.",
-  "out-of-memory": "A smaller model, a shorter context, or closing other tabs that use the GPU helps.",
+  "out-of-memory": "Use a smaller model or a shorter context, or close other tabs that use the GPU.",
   worker: "The chat is kept.",
 };
 
@@ -30,5 +30,5 @@ export function explained(error) {
   return { text: sentence + hint, code, next: NEXT[code] };
 }
 
-/** Whether somebody stopped it on purpose. @param {unknown} error */
+/** Whether it was stopped on purpose. @param {unknown} error */
 export const isAbort = (error) => error instanceof Error && error.name === "AbortError";

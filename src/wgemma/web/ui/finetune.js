@@ -1,6 +1,6 @@
 /**
- * The view in which a model is taught: a file of examples, settings, start and stop. It takes the place of the
- * conversation; a training goes on when one looks elsewhere.
+ * The fine-tuning view: a file of examples, settings, start and stop. It replaces the conversation; training goes on
+ * while it is closed.
  */
 
 import { announce, h, icon, iconButton, part } from "./dom.js";
@@ -11,15 +11,15 @@ import { listenToFiles } from "./input.js";
 import { toast } from "./notices.js";
 import { Training } from "./training.js";
 
-const PATIENCE = 400; // milliseconds after the last change, before the examples are read again
-const SHOWN = 20; // bad lines
+const PATIENCE = 400; // milliseconds from the last change until the examples are read again
+const SHOWN = 20; // bad lines shown
 
 export class Finetune {
   /** @type {File | null} */ file = null;
-  /** @type {AbortController | null} of the training that is going on */ running = null;
-  /** @type {Record<string, unknown>} what was set */ settings = {};
+  /** @type {AbortController | null} of the running training */ running = null;
+  /** @type {Record<string, unknown>} what the user has set */ settings = {};
   /** @type {import("../wgemma").Examined | null} */ #examined = null;
-  /** @type {{file: File, name: string} | null} what was learnt last */ #learnt = null;
+  /** @type {{file: File, name: string} | null} the last adapter trained */ #learnt = null;
   #asked = 0;
   #timer = 0;
   #skips = false;
@@ -37,7 +37,7 @@ export class Finetune {
 
   /**
    * @param {import("./engine.js").Engine} engine @param {import("./adapters.js").Adapters} adapters
-   * @param {{system: () => string, closed: () => void}} deeds `system`: the text conversations begin with
+   * @param {{system: () => string, closed: () => void}} deeds `system`: the system prompt
    */
   constructor(engine, adapters, deeds) {
     this.engine = engine;
@@ -55,7 +55,7 @@ export class Finetune {
     addEventListener("beforeunload", (event) => this.running && event.preventDefault());
   }
 
-  // -- coming and going
+  // -- opening and closing
 
   get isOpen() {
     return !this.place.hidden;
@@ -81,7 +81,7 @@ export class Finetune {
     this.opener.setAttribute("aria-expanded", String(on));
   }
 
-  // -- what it is made of
+  // -- building the view
 
   #fill() {
     const picker = h("input", {
@@ -111,8 +111,8 @@ export class Finetune {
       h(
         "p",
         { class: "lead" },
-        "Show it examples of how to answer. What it learns becomes a small adapter (LoRA) beside the model, trained here " +
-          "on your own GPU; the examples stay on this computer.",
+        "Teach the model by example. Training runs on your own GPU and makes a small adapter (LoRA) that sits beside the " +
+          "model; the examples stay on this computer.",
       ),
       h(
         "div",
@@ -126,13 +126,13 @@ export class Finetune {
       h(
         "details",
         { class: "formats" },
-        h("summary", {}, "What a file looks like"),
+        h("summary", {}, "File format"),
         h("pre", { tabindex: "0" }, EXAMPLE),
         h(
           "p",
           { class: "muted" },
-          "Conversations as messages, prompt and completion, or Alpaca's instruction, input and output. Only the " +
-            "answers are learnt.",
+          "Conversations as messages, prompt and completion, or Alpaca's instruction, input and output. The " +
+            "model learns from the answers only.",
         ),
       ),
       this.fields,
@@ -158,7 +158,7 @@ export class Finetune {
     });
     input.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
-      event.preventDefault(); // by a step that makes sense, from the value that counts now
+      event.preventDefault(); // a sensible step, starting from the default
       const from = Number(input.value || input.placeholder) || 0;
       const next = Number((from + (event.key === "ArrowUp" ? step : -step)).toPrecision(6));
       if (problemOf(name, next) === "") input.value = String(next);
@@ -198,7 +198,7 @@ export class Finetune {
       });
     }
     const labels = TARGETS.map(([, text], i) => h("label", {}, boxes[i], text));
-    return h("fieldset", { class: "targets" }, h("legend", {}, "Matrices it changes"), ...labels);
+    return h("fieldset", { class: "targets" }, h("legend", {}, "Matrices to train"), ...labels);
   }
 
   /** @param {string} name @param {unknown} value */
@@ -207,7 +207,7 @@ export class Finetune {
     this.#examineSoon();
   }
 
-  /** All settings as the engine takes them. @returns {import("../wgemma").TrainingSettings} */
+  /** All settings for the engine. @returns {import("../wgemma").TrainingSettings} */
   get given() {
     const own = Object.fromEntries(Object.entries(MAIN).map(([name, field]) => [name, field.own]));
     own.seq = this.#ownSeq;
@@ -216,7 +216,7 @@ export class Finetune {
     return { ...own, ...set, skipBad: this.#skips, ...(system && { system }) };
   }
 
-  /** A sequence as long as usual, or as this model's context. */
+  /** The default length, at most this model's context. */
   get #ownSeq() {
     return Math.min(MAIN.seq.own, this.engine.info?.context ?? MAIN.seq.own);
   }
@@ -227,7 +227,7 @@ export class Finetune {
   take(file) {
     if (!file) return;
     if (this.running) {
-      toast("A training is going on. Stop it first.");
+      toast("Training is running. Stop it first.");
       return;
     }
     this.file = file;
@@ -243,7 +243,7 @@ export class Finetune {
     this.#timer = setTimeout(() => this.#examine(), PATIENCE);
   }
 
-  /** Reads the examples, with the settings there are now. */
+  /** Reads the examples with the current settings. */
   async #examine() {
     const { file } = this;
     const { model } = this.engine;
@@ -308,7 +308,7 @@ export class Finetune {
     this.#learnt = { file: trained.adapter.gguf, name: this.#freeName(name) };
     this.training.end(trained);
     this.#drawUse();
-    if (!this.isOpen) toast("The training is over.", { label: "Look at it", act: () => this.open() });
+    if (!this.isOpen) toast("Training has ended.", { label: "Show", act: () => this.open() });
   }
 
   /** @param {string} name */
@@ -318,17 +318,17 @@ export class Finetune {
     return free;
   }
 
-  /** Switches what was learnt on or off in the chat. */
+  /** Turns the trained adapter on or off in the chat. */
   async #use() {
     if (!this.#learnt) return;
     const { file, name } = this.#learnt;
     const there = this.adapters.find(name);
     if (there) this.adapters.set(name, { on: !there.on });
     else if (!(await this.adapters.add(file, name))) return;
-    announce(`${name} is ${this.adapters.find(name)?.on ? "at work" : "switched off"}.`);
+    announce(`${name} is ${this.adapters.find(name)?.on ? "on" : "off"}.`);
   }
 
-  // -- what it shows
+  // -- drawing
 
   #follow() {
     if (this.seq) this.seq.placeholder = String(this.#ownSeq);
@@ -356,16 +356,16 @@ export class Finetune {
 
   #advice() {
     const { state } = this.engine;
-    if (this.running) return this.running.signal.aborted ? "" : "The chat waits until it is over.";
-    if (state === "loading" || state === "starting") return "The model is being loaded.";
+    if (this.running) return this.running.signal.aborted ? "" : "The chat waits until training ends.";
+    if (state === "loading" || state === "starting") return "The model is loading.";
     if (state === "unsupported") return this.engine.reason;
     if (state === "empty") return "Load a model first.";
     if (state === "answering") return "The model is answering.";
     if (!this.file) return "Choose a file of examples first.";
-    if (this.#examined?.bad.length && !this.#skips) return "Mend the bad lines, or leave them out.";
+    if (this.#examined?.bad.length && !this.#skips) return "Fix the bad lines, or skip them.";
     const steps = this.#examined?.steps ?? 0;
     if (!steps || this.#problems.size) return "";
-    const few = steps < FEW_STEPS ? ": few; more epochs or a smaller batch make more" : "";
+    const few = steps < FEW_STEPS ? ", which is few: try more epochs or a smaller batch" : "";
     return plural(steps, "step") + few;
   }
 
@@ -378,9 +378,9 @@ export class Finetune {
     }
     const facts = [
       plural(found.examples + found.held, "example"),
-      `${whole(found.tokens)} tokens, ${whole(found.targets)} of them to learn`,
+      `${whole(found.tokens)} tokens, ${whole(found.targets)} of them to learn from`,
       found.held && `${whole(found.held)} held out`,
-      found.truncated && `${whole(found.truncated)} cut to ${this.given.seq} tokens`,
+      found.truncated && `${whole(found.truncated)} truncated to ${this.given.seq} tokens`,
     ];
     const text = facts.filter(Boolean).join(" · ");
     if (this.summary.textContent !== text) this.summary.textContent = text;
@@ -406,9 +406,9 @@ export class Finetune {
       .map(({ line, reason }) => h("li", {}, h("strong", {}, `line ${line}`), `: ${reason}`));
     if (bad.length > SHOWN) lines.push(h("li", {}, `and ${whole(bad.length - SHOWN)} more`));
     this.bad.replaceChildren(
-      h("p", {}, `${plural(bad.length, "line")} cannot be learnt from:`),
+      h("p", {}, `${plural(bad.length, "bad line")}:`),
       h("ul", {}, ...lines),
-      h("label", {}, box, bad.length === 1 ? "Leave it out" : "Leave them out"),
+      h("label", {}, box, bad.length === 1 ? "Skip it" : "Skip them"),
     );
   }
 
@@ -416,7 +416,7 @@ export class Finetune {
     if (this.#learnt) this.training.showUse(this.adapters.find(this.#learnt.name)?.on ?? false);
   }
 
-  /** How far it is, where one looks for it from the chat. @param {number | null} share */
+  /** Progress in the sidebar, visible from the chat. @param {number | null} share */
   #drawShare(share) {
     part("finetune-share").textContent = share === null || !this.running ? "" : `${Math.floor(100 * share)} %`;
   }

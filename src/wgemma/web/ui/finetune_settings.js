@@ -1,17 +1,16 @@
 /**
- * The settings of a training as the page asks for them: data only, the fields are made by finetune.js. What is not set
- * is wgemma's own default.
+ * The settings of the fine-tuning view. Data only; finetune.js makes the fields. What is not set is wgemma's default.
  *
  * @typedef {{label: string, hint: string, own: number, least: number, most: number, whole?: boolean, step: number,
- *   above?: boolean}} NumberField `above`: the least itself is too little
+ *   above?: boolean}} NumberField `above`: the value must exceed `least`
  */
 
-/** What most people change, in the order they are shown. @type {Record<string, NumberField>} */
+/** The main ones, in the order of the view. @type {Record<string, NumberField>} */
 export const MAIN = {
-  epochs: { label: "Epochs", hint: "times each example is met", own: 3, least: 1, most: 1000, whole: true, step: 1 },
+  epochs: { label: "Epochs", hint: "passes over the examples", own: 3, least: 1, most: 1000, whole: true, step: 1 },
   lr: {
     label: "Learning rate",
-    hint: "too high, and it forgets",
+    hint: "too high makes it forget",
     own: 2e-4,
     least: 0,
     most: 1,
@@ -20,7 +19,7 @@ export const MAIN = {
   },
   rank: {
     label: "Rank",
-    hint: "more can be learnt; a larger adapter",
+    hint: "higher learns more; larger adapter",
     own: 16,
     least: 1,
     most: 1024,
@@ -29,7 +28,7 @@ export const MAIN = {
   },
   alpha: {
     label: "Alpha",
-    hint: "how much it counts: alpha / rank",
+    hint: "scales the adapter by alpha / rank",
     own: 32,
     least: 0,
     most: 1e6,
@@ -38,20 +37,20 @@ export const MAIN = {
   },
   seq: {
     label: "Sequence",
-    hint: "tokens; longer examples are cut",
+    hint: "tokens; longer examples are truncated",
     own: 512,
     least: 2,
     most: 1e6,
     whole: true,
     step: 128,
   },
-  batch: { label: "Batch", hint: "sequences of a step", own: 2, least: 1, most: 4096, whole: true, step: 1 },
+  batch: { label: "Batch", hint: "sequences per step", own: 2, least: 1, most: 4096, whole: true, step: 1 },
 };
 
 /** The others. @type {Record<string, NumberField>} */
 export const MORE = {
   steps: { label: "Steps", hint: "instead of epochs", own: 0, least: 1, most: 1e7, whole: true, step: 10 },
-  warmup: { label: "Warm-up", hint: "a share of the steps, or steps", own: 0.05, least: 0, most: 1e6, step: 0.05 },
+  warmup: { label: "Warm-up", hint: "share of the steps, or a number", own: 0.05, least: 0, most: 1e6, step: 0.05 },
   validation: {
     label: "Validation",
     hint: "share of the examples held out",
@@ -60,10 +59,10 @@ export const MORE = {
     most: 0.9,
     step: 0.05,
   },
-  dropout: { label: "Dropout", hint: "share of inputs left out", own: 0, least: 0, most: 0.9, step: 0.05 },
+  dropout: { label: "Dropout", hint: "share of inputs dropped", own: 0, least: 0, most: 0.9, step: 0.05 },
   seed: {
     label: "Seed",
-    hint: "the same seed, the same adapter",
+    hint: "same seed, same adapter",
     own: 0,
     least: 0,
     most: 2 ** 32 - 1,
@@ -76,12 +75,12 @@ export const NUMBERS = { ...MAIN, ...MORE };
 
 /** @type {[string, string][]} */
 export const SCHEDULES = [
-  ["cosine", "falls in a curve"],
-  ["linear", "falls in a line"],
-  ["constant", "stays"],
+  ["cosine", "decays along a curve"],
+  ["linear", "decays in a line"],
+  ["constant", "does not decay"],
 ];
 
-/** The matrices an adapter can change, and whether it does unless told otherwise. @type {[string, string, boolean][]} */
+/** The matrices an adapter can train, and whether it does by default. @type {[string, string, boolean][]} */
 export const TARGETS = [
   ["q", "query", true],
   ["k", "key", true],
@@ -94,7 +93,7 @@ export const TARGETS = [
   ["ple_projection", "per-layer projection", false],
 ];
 
-/** Fewer steps than this hardly change anything. */
+/** Fewer steps than this hardly change the model. */
 export const FEW_STEPS = 20;
 
 /** What is wrong with a number, or "". @param {string} name @param {number} value */

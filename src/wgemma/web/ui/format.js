@@ -1,4 +1,4 @@
-/** Numbers and times for people. */
+/** Formats numbers, sizes and times. */
 
 /** 7 162 394 016 → "7.2 GB", in powers of ten as `wgemma list` prints them. @param {number} count */
 export function bytes(count) {
@@ -10,7 +10,7 @@ export function bytes(count) {
   return `${size.toFixed(1)} TB`;
 }
 
-/** 12345 → "12 345", with a space no line breaks at. @param {number} value */
+/** 12345 → "12 345", with narrow no-break spaces. @param {number} value */
 export const whole = (value) =>
   Math.round(value)
     .toString()
@@ -32,7 +32,7 @@ export const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.flo
 /** "1 chat", "3 chats" @param {number} count @param {string} word */
 export const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 
-/** Under which heading a chat is listed. @param {number} time @param {number} [now] */
+/** The heading a chat is listed under. @param {number} time @param {number} [now] */
 export function period(time, now = Date.now()) {
   const midnight = new Date(now).setHours(0, 0, 0, 0);
   const day = 86_400_000;

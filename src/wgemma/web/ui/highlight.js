@@ -1,8 +1,8 @@
 /**
- * A little colour for code: comments, strings, numbers and the common words of common languages.
+ * Simple syntax highlighting: comments, strings, numbers and keywords of common languages.
  *
- * One expression for each family of languages, run once over finished code. Where it knows nothing it colours nothing.
- * Every alternative has an end it must find soon, or ends with the code, so hostile code costs no more than other code.
+ * One regular expression per family of languages, run once over finished code; unknown languages stay plain. Every
+ * alternative is bounded or runs to the end of the code, so hostile code is not slower than other code.
  */
 
 const LONGEST = 50_000;
@@ -61,7 +61,7 @@ function family(comment, string, words, flags = "g") {
 }
 
 /**
- * The nodes of a piece of code.
+ * Code as text and coloured spans.
  * @param {string} text @param {string} language @returns {(Node | string)[]}
  */
 export function highlight(text, language) {

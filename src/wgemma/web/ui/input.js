@@ -1,12 +1,12 @@
-/** What comes in by other ways than buttons: keys that work everywhere, files dropped on the page, files picked. */
+/** Global input: keyboard shortcuts, dropped files and picked files. */
 
 import { part } from "./dom.js";
 
-/** Whether the command key takes the place of Ctrl. */
+/** Whether shortcuts use ⌘ instead of Ctrl. */
 export const hasCommandKey = /Mac|iPhone|iPad/.test(navigator.platform);
 
 /**
- * `editLast` tells whether there was something to edit.
+ * `editLast` returns whether there was something to edit.
  * @param {{stop: () => void, newChat: () => void, settings: () => void, search: () => void, help: () => void,
  *   editLast: () => boolean}} deeds
  */
@@ -53,7 +53,7 @@ export function listenToDrops(take) {
 }
 
 /**
- * Files chosen with an <input>; the same one can be chosen again.
+ * Takes files from an <input>, which is cleared so that the same file can be picked again.
  * @param {"pick-file" | "adapter-file" | "finetune-file" | "bench-file" | "import"} name
  * @param {(files: File[]) => void} take
  */

@@ -1,9 +1,9 @@
-/** The loss over the steps, drawn as the command line draws it (train/curve.py), but growing, and as wide as its place. */
+/** The loss curve: like the command line's (train/curve.py), but live and as wide as its container. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 260;
 const [LEFT, RIGHT, TOP, BOTTOM] = [46, 14, 30, 40];
-const POINTS = 800; // more than there are pixels would only take time
+const POINTS = 800; // more than there are pixels
 const SMOOTHING = 0.9;
 
 /** @typedef {[step: number, loss: number]} Point */
@@ -11,7 +11,7 @@ const SMOOTHING = 0.9;
 export class LossCurve {
   /** @type {number[]} */ losses = [];
   /** @type {Point[]} */ validation = [];
-  /** how many steps there will be */ steps = 1;
+  /** planned */ steps = 1;
   #drawn = 0;
 
   constructor() {
@@ -39,7 +39,7 @@ export class LossCurve {
   draw() {
     const { element, losses, validation } = this;
     const width = element.clientWidth;
-    if (!width) return; // not in sight
+    if (!width) return; // hidden
     element.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const finite = (/** @type {Point[]} */ points) => points.filter(([, loss]) => Number.isFinite(loss));
     const points = finite(losses.map((loss, i) => [i + 1, loss]));
@@ -66,7 +66,7 @@ function spoken(points) {
   return points.length === 1 ? `Loss by step: ${said()}` : `Loss by step: ${said()}, ${said(points.at(-1))}`;
 }
 
-/** A running mean that forgets, and starts at the first value instead of at nothing. @param {number[]} values */
+/** Exponential moving average with bias correction. @param {number[]} values */
 export function smoothed(values) {
   let [mean, weight] = [0, 0];
   return values.map((value) => {
@@ -89,7 +89,7 @@ export function ticks(low, high, most = 6) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * size).toPrecision(12)));
 }
 
-/** From steps and losses to places on the drawing. */
+/** Maps steps and losses to coordinates. */
 class Chart {
   /** @param {Point[]} points @param {number} steps @param {number} width */
   constructor(points, steps, width) {

@@ -1,9 +1,9 @@
 /**
  * Markdown lines → blocks: paragraphs, headings, lists, quotes, tables, code, rules. Pure: strings in, objects out.
  *
- * What models write, not all of CommonMark: there is no indented code (models indent carelessly), no underlined
- * headings (a rule under a paragraph is a rule), no HTML and no link definitions. Blocks are made in one pass forward:
- * no line changes a block before the last, which is what lets the view draw a growing text piece by piece.
+ * A subset of CommonMark that models write: no indented code (models indent carelessly), no underlined headings (a rule
+ * under a paragraph is a rule), no HTML and no link definitions. One forward pass: a line never changes a block before
+ * the last, so the view can draw a growing text incrementally.
  *
  * @typedef {{is: "p", source: string}
  *   | {is: "cell", source: string, align: string, heads: boolean}
@@ -15,7 +15,7 @@
  *   | {is: "list", ordered: boolean, start: number, loose: boolean, children: Block[]}
  *   | {is: "hr"}} Block
  *
- * @typedef {Block & {line?: number}} Placed the line a block begins at
+ * @typedef {Block & {line?: number}} Placed with the line it starts at
  */
 
 const DEPTH = 12;
@@ -45,7 +45,7 @@ export function blocks(lines, depth = 0) {
   return out;
 }
 
-/** The block that begins at a line, and the line behind it. @returns {[Block, number]} */
+/** The block that starts at a line, and the next line after it. @returns {[Block, number]} */
 function one(/** @type {string[]} */ lines, /** @type {number} */ at, /** @type {number} */ depth) {
   const line = lines[at];
   const fence = FENCE.exec(line);
@@ -89,7 +89,7 @@ function interrupts(lines, at, depth) {
   return line.trim() === "$$" || line.trim() === "\\[" || isTable(lines, at);
 }
 
-/** In the middle of a paragraph "1986. A year" is no list. @param {string} line */
+/** Inside a paragraph, "1986. A year" is not a list. @param {string} line */
 function startsList(line) {
   const found = ITEM.exec(line);
   return found !== null && found[0].length < line.length && (found[2].length === 1 || /^1[.)]$/.test(found[2]));
@@ -171,7 +171,7 @@ function list(lines, at, depth) {
 }
 
 /**
- * `[ ]` and `[x]` before an item's text are taken off it.
+ * Strips `[ ]` or `[x]` from an item's text.
  * @param {Block | undefined} first @returns {""|"open"|"done"}
  */
 function task(first) {
@@ -182,7 +182,7 @@ function task(first) {
 }
 
 /**
- * The lines of one item, without their margin. Two spaces are enough to belong to it: models count no better.
+ * The lines of an item, without its margin. An indent of two is enough, because models miscount.
  * @param {string[]} lines @param {number} at @param {RegExpExecArray} marker @param {number} depth
  * @returns {[string[], number]}
  */
@@ -246,7 +246,7 @@ function table(lines, at) {
   ];
 }
 
-/** A row's cells; `\|` is a bar inside one. @param {string} line */
+/** The cells of a row; `\|` is a literal bar. @param {string} line */
 function cells(line) {
   const found = line
     .trim()

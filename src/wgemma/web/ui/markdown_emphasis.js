@@ -1,17 +1,17 @@
 /**
- * Which stars, underscores and tildes of a paragraph belong together, by CommonMark's rules. Pure and linear.
+ * Pairs the * _ ~ of a paragraph by CommonMark's rules. Pure, in linear time.
  *
  * @typedef {import("./markdown_inline.js").Inline} Inline
  * @typedef {{mark: string, count: number, opens: boolean, closes: boolean, starts: string[], ends: string[]}} Run
- *   marks in a row; those that found their partner have become `ends` and `starts` of emphasis
+ *   a run of marks; those that were paired are in `ends` and `starts`
  * @typedef {Inline | Run | {bracket: string}} Item
  */
 
-/** Nesting ends here, whatever is thrown at it. */
+/** Maximum nesting. */
 export const DEPTH = 12;
 
 /**
- * Finds which runs of * _ ~ belong together, by CommonMark's rules, and makes the tree.
+ * Pairs the runs and builds the tree.
  * @param {Item[]} items @param {boolean} open @returns {Inline[]}
  */
 export function emphasised(items, open) {
@@ -32,7 +32,7 @@ export function emphasised(items, open) {
   while (stack.length > 1) leave(stack[stack.length - 1].tag);
   return joined(stack[0].children);
 
-  /** Too deep, the content simply belongs to what is around it. @param {string} tag */
+  /** Beyond the maximum depth, content goes to the parent. @param {string} tag */
   function enter(tag) {
     stack.push({ tag, children: stack.length > DEPTH ? stack[stack.length - 1].children : [] });
   }
@@ -46,9 +46,9 @@ export function emphasised(items, open) {
 
 /** @param {Item[]} items */
 function pair(items) {
-  /** @type {Run[]} runs that may still open something */
+  /** @type {Run[]} runs that can still open */
   const openers = [];
-  /** @type {Map<string, number>} below these no opener of that kind will be found */
+  /** @type {Map<string, number>} no opener of that kind below this index */
   const bottoms = new Map();
   for (const run of items) {
     if (!("mark" in run)) continue;
@@ -83,7 +83,7 @@ function matches(opener, closer) {
   return !either || sum % 3 !== 0 || (opener.count % 3 === 0 && closer.count % 3 === 0);
 }
 
-/** Bold that is still being written ends where the text does. @param {Item[]} items */
+/** Closes bold at the end of a text that is still growing. @param {Item[]} items */
 function closeBold(items) {
   for (const run of items) {
     if (
@@ -100,7 +100,7 @@ function closeBold(items) {
   }
 }
 
-/** Neighbouring texts as one, so that a growing text grows in place. @param {Inline[]} nodes */
+/** Merges adjacent texts, so that a growing text is updated in place. @param {Inline[]} nodes */
 export function joined(nodes) {
   /** @type {Inline[]} */
   const out = [];

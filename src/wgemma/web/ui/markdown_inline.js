@@ -1,9 +1,8 @@
 /**
  * The text of one paragraph → emphasis, code, links and plain text. Pure: strings in, plain objects out.
  *
- * What a model writes is hostile. Nothing here makes HTML; the only thing that leaves a node besides its text is the
- * address of a link, and only http, https and mailto pass. Images become links: nothing is ever fetched. The work is
- * linear in the length of the text, and nesting ends at DEPTH, whatever is thrown at it.
+ * A model's output is hostile. Nothing here makes HTML; besides text, only link URLs come out, and only http, https and
+ * mailto. Images become links, so nothing is ever fetched. Time is linear in the text, and nesting is limited to DEPTH.
  *
  * @typedef {{is: "text"|"code"|"math", text: string}
  *   | {is: "em"|"strong"|"del", children: Inline[]}
@@ -13,19 +12,19 @@
 
 import { DEPTH, emphasised, joined } from "./markdown_emphasis.js";
 
-const LONGEST_RUN = 8; // of * or _; more is decoration
+const LONGEST_RUN = 8; // of * or _; longer runs are decoration
 const LONGEST_ADDRESS = 2048;
 
 const SPECIAL = /[\\`*_~[\]!<&\n$]|https?:\/\//g;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
 const SPACE = /\s/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
-// Scripts that put no spaces between words: there, emphasis may begin and end anywhere.
+// Scripts without spaces between words, where emphasis may start and end anywhere.
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Thai}]/u;
 
 /**
  * @param {string} text
- * @param {boolean} [open] more text will follow: bold and code that are not closed yet are shown as if they were
+ * @param {boolean} [open] more text will follow: unclosed bold and code are shown as closed
  * @returns {Inline[]}
  */
 export function inline(text, open = false) {
@@ -40,11 +39,11 @@ class Scanner {
     this.at = 0;
     /** @type {import("./markdown_emphasis.js").Item[]} */
     this.items = [];
-    /** @type {number[]} places in `items` where a bracket was opened */
+    /** @type {number[]} indices in `items` of open brackets */
     this.brackets = [];
-    /** @type {Map<number, number[]> | null} backtick runs by length, made when first asked for */
+    /** @type {Map<number, number[]> | null} backtick runs by length, computed on first use */
     this.ticks = null;
-    /** @type {Map<string, number>} where closing marks were last found, so that none is looked for twice */
+    /** @type {Map<string, number>} where each closing mark was last found, so that none is searched for twice */
     this.ahead = new Map();
   }
 
@@ -74,7 +73,7 @@ class Scanner {
     else this.items.push({ is: "text", text });
   }
 
-  /** @param {string} text taken as it is */
+  /** @param {string} text taken literally */
   take(text) {
     this.put(text);
     this.at += text.length;
@@ -128,7 +127,7 @@ class Scanner {
     } else this.take("\\");
   }
 
-  /** Two spaces at its end make a line end hard. @param {string} line */
+  /** Two trailing spaces make a hard line break. @param {string} line */
   newline(line) {
     this.put(line.trimEnd());
     if (line.endsWith("  ")) this.items.push({ is: "br" });
@@ -136,7 +135,7 @@ class Scanner {
     this.at += 1;
   }
 
-  /** The next place of a closing mark, if it is near. @param {string} mark @param {number} from */
+  /** The next closing mark, if it is near. @param {string} mark @param {number} from */
   find(mark, from) {
     let place = this.ahead.get(mark) ?? -1;
     if (place < from) {
@@ -147,7 +146,7 @@ class Scanner {
   }
 
   /**
-   * Code between backtick runs of one length. All runs are found once, so a million that match nothing cost nothing.
+   * Code between backtick runs of equal length. Runs are indexed once, so a million unmatched ones stay cheap.
    */
   code() {
     const length = runLength(this.text, this.at, "`");
@@ -186,7 +185,7 @@ class Scanner {
     if (count > LONGEST_RUN || (mark === "~" && count !== 2)) return this.take(mark.repeat(count));
     const left = !blank(after) && (!edge(after) || blank(before) || edge(before));
     const right = !blank(before) && (!edge(before) || blank(after) || edge(after));
-    const word = mark === "_"; // snake_case is no emphasis
+    const word = mark === "_"; // snake_case is not emphasis
     const opens = left && (!word || !right || PUNCTUATION.test(before));
     const closes = right && (!word || !left || PUNCTUATION.test(after));
     this.items.push({ mark, count, opens, closes, starts: [], ends: [] });
@@ -236,7 +235,7 @@ class Scanner {
     this.at += found[0].length;
   }
 
-  /** `$x_1$` stays as it is written, underscores and all; `$5 and $6` is money. */
+  /** `$x_1$` is kept literally, underscores and all; `$5 and $6` is money. */
   math() {
     const { text, at } = this;
     const double = text[at + 1] === "$";
@@ -250,7 +249,7 @@ class Scanner {
     this.at = end + (double ? 2 : 1);
   }
 
-  /** A bare address; punctuation at its end belongs to the sentence. */
+  /** A bare URL; trailing punctuation belongs to the sentence. */
   address() {
     const pattern = /https?:\/\/[^\s<>"`[\]]+/y;
     pattern.lastIndex = this.at;
@@ -271,7 +270,7 @@ function runLength(text, from, char) {
   return end - from;
 }
 
-/** An address without the punctuation behind it; a bracket that it opened itself belongs to it. @param {string} href */
+/** A URL without trailing punctuation, but with a bracket that it opened itself. @param {string} href */
 function sentenceAside(href) {
   let spare = href.split(")").length - href.split("(").length;
   let end = href.length;
@@ -283,7 +282,7 @@ function sentenceAside(href) {
   return href.slice(0, end);
 }
 
-/** The character before or behind a place; a space at the ends of the text. @param {string} text @param {number} at */
+/** The character before an index; a space at the start of the text. @param {string} text @param {number} at */
 function charBefore(text, at) {
   const low = text[at - 1] ?? " ";
   return low >= "\udc00" && low <= "\udfff" ? text.slice(at - 2, at) : low;
@@ -299,7 +298,7 @@ const blank = (char) => SPACE.test(char);
 const edge = (char) => PUNCTUATION.test(char) || UNSPACED.test(char);
 
 /**
- * `(address "title")` behind a link's text: where it ends and where it leads.
+ * Parses `(url "title")` after a link's text.
  * @param {string} text @param {number} from @returns {{href: string, end: number} | undefined}
  */
 function destination(text, from) {
@@ -311,7 +310,7 @@ function destination(text, from) {
 }
 
 /**
- * A link, if its address may be followed; its text and the address in words if not.
+ * A link if its URL is allowed, else its text and the URL as text.
  * @param {string} href @param {Inline[]} children @returns {Inline[]}
  */
 function linked(href, children) {
@@ -321,7 +320,7 @@ function linked(href, children) {
   return [{ is: "link", href: target.href, target: shownTarget(target, plain(inside)), children: inside }];
 }
 
-/** A link's text without links of its own. @param {Inline[]} nodes @returns {Inline[]} */
+/** A link's text without nested links. @param {Inline[]} nodes @returns {Inline[]} */
 function unlinked(nodes) {
   return nodes.flatMap((node) => {
     if (node.is === "link") return node.children;
@@ -340,7 +339,7 @@ function followable(href) {
 }
 
 /**
- * Where a link leads, in the letters of the network (so no look-alikes), unless its text says just that.
+ * A link's host in ASCII (punycode, so no look-alikes), unless the text already says it.
  * @param {URL} url @param {string} text
  */
 function shownTarget(url, text) {
@@ -349,7 +348,7 @@ function shownTarget(url, text) {
   return followable(said)?.href === url.href.toLowerCase() || said === where ? "" : where;
 }
 
-/** The text of nodes, without their form. @param {Inline[]} nodes @returns {string} */
+/** The plain text of nodes. @param {Inline[]} nodes @returns {string} */
 export function plain(nodes) {
   return nodes.map((node) => ("children" in node ? plain(node.children) : "text" in node ? node.text : " ")).join("");
 }

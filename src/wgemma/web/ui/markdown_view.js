@@ -1,9 +1,9 @@
 /**
- * Markdown on the page, drawn while it is being written.
+ * Draws Markdown while it streams.
  *
- * A long answer costs no more per token than a short one: blocks that cannot change any more are let go, the rest is
- * parsed once per frame and compared with what is drawn, and only differences touch the page, so a selection survives.
- * Nodes are made one by one from a fixed set of kinds; the one attribute that comes from the text is a checked address.
+ * The cost per token does not grow with the answer: finished blocks are dropped from the model, the rest is parsed once
+ * per frame and diffed against what is drawn. Only differences touch the DOM, so a selection survives. Nodes come from a
+ * fixed set of kinds; the only attribute taken from the text is a checked URL.
  */
 
 import { h, icon, announce } from "./dom.js";
@@ -11,13 +11,13 @@ import { blocks } from "./markdown_blocks.js";
 import { inline } from "./markdown_inline.js";
 import { highlight } from "./highlight.js";
 
-/** More than this is shown as it is: no answer of a model is that long. */
+/** Longer texts are shown as plain text: no answer is that long. */
 const LONGEST = 1 << 20;
 
-/** What must not reach the page: control characters, and marks that turn the direction of writing around. */
+/** Escaped: control characters and bidi overrides. */
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
-/** The beginning of a line that may yet become a list, a heading, a rule or code: it is shown when that is clear. */
+/** A line start that may become a list, heading, rule or code: hidden until that is clear. */
 const LOOSE_END = /^[ \t]{0,40}(?:[-*+]{1,2}|#{1,6}|\d{1,3}[.)]?|`{1,2})[ \t]{0,4}$/;
 
 /** @param {string} text */
@@ -25,7 +25,8 @@ const clean = (text) =>
   text.replace(/\r\n?/g, "\n").replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 /**
- * A block or inline node, with `dom`, the `host` of its children, and `children` as drawn. Each kind has some of these.
+ * A block or inline node with its DOM node, the `host` of its children, and `children` as drawn. Each kind has some of
+ * these fields.
  * @typedef {{is: string, dom: Node, host: Node, children: Drawn[], line: number, source: string,
  *   open: boolean, text: string, level: number, ordered: boolean, start: number, loose: boolean, task: string,
  *   href: string, target: string, align: string, heads: boolean, language: string, closed: boolean}} Drawn
@@ -42,7 +43,7 @@ export class MarkdownView {
   constructor(root) {
     this.root = root;
     this.text = "";
-    this.start = 0; // of the blocks that may still change
+    this.start = 0; // where blocks may still change
     /** @type {Drawn[]} */
     this.tail = [];
     this.open = false;
@@ -50,7 +51,7 @@ export class MarkdownView {
     this.pause = 0;
   }
 
-  /** All of the text at once. @param {string} text */
+  /** Shows a complete text. @param {string} text */
   show(text) {
     this.cancel();
     this.root.replaceChildren();
@@ -61,7 +62,7 @@ export class MarkdownView {
     this.draw();
   }
 
-  /** More of it; it is drawn with the next frame, or after a rest if drawing took long. @param {string} text */
+  /** Appends text; drawn in the next frame, or later if drawing is slow. @param {string} text */
   write(text) {
     this.text += clean(text);
     this.open = true;
@@ -75,7 +76,7 @@ export class MarkdownView {
     this.frame = this.pause > 16 ? -setTimeout(next, this.pause) : requestAnimationFrame(next);
   }
 
-  /** There is no more. */
+  /** The text is complete. */
   end() {
     this.cancel();
     this.open = false;
@@ -103,7 +104,7 @@ export class MarkdownView {
   }
 
   /**
-   * Lets go of the blocks that are finished: those with two whole lines of others behind them.
+   * Drops finished blocks: those followed by two complete lines of others.
    * @param {string[]} lines
    */
   settle(lines) {
@@ -114,14 +115,14 @@ export class MarkdownView {
   }
 }
 
-/** The leaf at the end of a growing text may hold marks that are not closed yet. @param {Drawn | undefined} block */
+/** Marks the last leaf of a growing text, which may have unclosed marks. @param {Drawn | undefined} block */
 function mark(block) {
   while (block?.children?.length) block = block.children.at(-1);
   if (block && has(block, "source")) block.open = true;
 }
 
 /**
- * Makes the children of `parent` that are drawn as `old` look like `fresh`. They are its last children.
+ * Turns `old`, the last children of `parent`, into `fresh`.
  * @param {Node} parent @param {Drawn[]} old @param {Drawn[]} fresh
  */
 function patch(parent, old, fresh) {
@@ -133,7 +134,7 @@ function patch(parent, old, fresh) {
 }
 
 /**
- * Draws a node over an older one if it is of the same kind.
+ * Updates an old node in place if the new one has the same kind.
  * @param {Drawn} old @param {Drawn} fresh @returns {boolean}
  */
 function update(old, fresh) {
@@ -154,7 +155,7 @@ function update(old, fresh) {
 }
 
 /**
- * A text that grew is appended to, so that what is selected stays so.
+ * Appends to a text that grew, so that a selection survives.
  * @param {Node} node @param {string} old @param {string} text
  */
 function setText(node, old, text) {
@@ -176,7 +177,7 @@ function create(node) {
 }
 
 /**
- * How each kind is drawn. `shape` is what must be equal for a node to be drawn over another; `change` runs after both.
+ * How to draw each kind. Nodes of equal `shape` are updated in place; `change` runs after making and updating.
  * @typedef {{make: (node: Drawn) => Node | {dom: Node, host: Node}, shape?: (node: Drawn) => unknown, change?: (node: Drawn) => void}} Kind
  * @type {Record<string, Kind>}
  */
@@ -242,7 +243,7 @@ function codeBlock(node) {
   return { dom, host };
 }
 
-/** Code gets its colours when it is finished. @param {Element} host @param {Drawn} node */
+/** Highlights code once it is complete. @param {Element} host @param {Drawn} node */
 function fillCode(host, node) {
   if (node.closed) host.replaceChildren(...highlight(node.text, node.language));
   else host.textContent = node.text;
@@ -263,6 +264,6 @@ export async function copyText(text, button) {
     button.classList.add("done");
     setTimeout(() => button.classList.remove("done"), 1500);
   } catch {
-    announce("The browser did not allow copying. Select the text and copy it with the keyboard.");
+    announce("The browser blocked copying. Select the text and copy it with the keyboard.");
   }
 }

@@ -1,5 +1,5 @@
 /**
- * One message on the page. The article holds what was said and nothing else; what one can do with it stands below.
+ * One message on the page: an article with nothing but its content, and the buttons below.
  *
  * @typedef {import("./store.js").Message} Message
  * @typedef {{regenerate: (m: Message) => void, edit: (m: Message, text: string) => void,
@@ -12,11 +12,11 @@ import { duration } from "./format.js";
 import { copyText, MarkdownView } from "./markdown_view.js";
 import { toolCards } from "./tool_cards.js";
 
-/** Why an answer ended, where it is not plain to see. @type {Record<string, string>} */
+/** Why an answer ended, if it is not obvious. @type {Record<string, string>} */
 const ENDINGS = {
   cancelled: "Stopped.",
-  length: "The answer reached its longest length, or the end of the context.",
-  interrupted: "The page was closed in the middle of this answer.",
+  length: "The answer reached its length limit or the end of the context.",
+  interrupted: "The page was closed during this answer.",
 };
 
 export class MessageView {
@@ -28,7 +28,7 @@ export class MessageView {
   constructor(message, place, deeds) {
     this.message = message;
     this.deeds = deeds;
-    this.results = place.results; // of the calls in it
+    this.results = place.results; // of its tool calls
     const mine = message.role === "user";
     const label = mine ? "You" : (message.model ?? "Model");
     this.article = h("article", {
@@ -43,14 +43,14 @@ export class MessageView {
     this.place(place);
   }
 
-  /** Buttons change when other messages come and go. @param {{versions: Message[], last: boolean}} place */
+  /** Updates the buttons when other messages come and go. @param {{versions: Message[], last: boolean}} place */
   place({ versions, last }) {
     this.element.classList.toggle("last", last);
     this.versions = versions;
     this.#drawBelow();
   }
 
-  // -- what was said
+  // -- content
 
   #drawMine() {
     const { message } = this;
@@ -91,7 +91,7 @@ export class MessageView {
       this.thought = new MarkdownView(body);
       this.summary = h("summary", {}, icon("think"), h("span", {}, open ? "Thinking…" : this.#thoughtLabel()));
       this.thinking = h("details", { class: "thinking", "data-testid": "thinking", open }, this.summary, body);
-      this.summary.addEventListener("click", () => (this.chosen = true)); // by hand: it stays as it was put
+      this.summary.addEventListener("click", () => (this.chosen = true)); // opened or closed by hand: leave it
       this.article.prepend(this.thinking);
     }
     if (open) this.thought?.write(text);
@@ -117,14 +117,14 @@ export class MessageView {
     this.article.append(this.cards);
   }
 
-  // -- while it is being said
+  // -- streaming
 
   begin() {
     this.article.setAttribute("aria-busy", "true");
     this.element.classList.add("growing");
   }
 
-  /** @param {{kind: string, text: string}} part already in the message */
+  /** @param {{kind: string, text: string}} part already added to the message */
   grow(part) {
     if (part.kind === "thinking") this.#think(part.text, true);
     else if (part.kind === "content" && part.text) {

@@ -1,11 +1,11 @@
-/** The line below the bar: what the chosen model is and whether it fits, how far loading has come, or why it failed. */
+/** The line below the bar: the chosen model and whether it fits, loading progress, or why loading failed. */
 
 import { h } from "./dom.js";
 import { bytes, duration } from "./format.js";
 import { explained } from "./errors.js";
 import { facts, fit } from "./models.js";
 
-/** What the stages of loading are called. @type {Record<string, string>} */
+/** Names of the stages. @type {Record<string, string>} */
 const STAGES = {
   start: "Starting Python",
   download: "Downloading",

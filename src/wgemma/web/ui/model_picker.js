@@ -1,5 +1,5 @@
 /**
- * The bar at the top: which models there are, which one is chosen, and loading it.
+ * The bar at the top: choosing a model and loading it.
  *
  * @typedef {import("./models.js").Entry} Entry
  */
@@ -12,8 +12,8 @@ import { fromFile, GROUPS, offeredModels, unique } from "./models.js";
 import { toast } from "./notices.js";
 import { remembered } from "./remembered.js";
 
-const MODEL = "wgemma.model"; // the one used last
-const CONTEXT = "wgemma.context"; // how long it was asked to be
+const MODEL = "wgemma.model"; // the last one used
+const CONTEXT = "wgemma.context"; // the context length that was set
 
 export class ModelPicker {
   /** @type {Entry[]} */ #models = [];
@@ -22,7 +22,7 @@ export class ModelPicker {
 
   /**
    * @param {import("./engine.js").Engine} engine
-   * @param {{stop: () => Promise<void>, settings: () => void}} deeds `stop` ends the answer that is being given
+   * @param {{stop: () => Promise<void>, settings: () => void}} deeds `stop` ends the current answer
    */
   constructor(engine, deeds) {
     this.engine = engine;
@@ -36,7 +36,7 @@ export class ModelPicker {
     listenToFiles("pick-file", (files) => this.open(files));
   }
 
-  /** Asks what models there are. */
+  /** Fetches the list of models. */
   async list() {
     this.#models = await offeredModels();
     this.#fill(remembered(MODEL) ?? "");
@@ -53,12 +53,12 @@ export class ModelPicker {
     if (this.#models.some((entry) => entry.key === chosen)) this.#select.value = chosen;
   }
 
-  /** @returns {Entry | null} what the bar shows is what answers */
+  /** @returns {Entry | null} the one in the bar, which answers the next message */
   get chosen() {
     return this.#models.find((entry) => entry.key === this.#select.value) ?? this.engine.entry;
   }
 
-  /** How long the context is to be, from the next load on. */
+  /** Context length for the next load. */
   get context() {
     return Number(remembered(CONTEXT)) || null;
   }
@@ -78,7 +78,7 @@ export class ModelPicker {
     this.#button.classList.toggle("primary", waiting);
   }
 
-  /** Why pictures and sounds cannot be sent now; "" where they can, or where nobody knows yet. */
+  /** Why pictures and sounds cannot be sent; "" if they can, or if it is not known yet. */
   get abilities() {
     const { chosen } = this;
     const info = chosen === this.engine.entry ? this.engine.info : null;
@@ -93,28 +93,28 @@ export class ModelPicker {
 
   #loadChosen() {
     const { chosen, engine } = this;
-    if (!chosen) toast("There is no model to load. Open a .gguf file with the button beside this one.");
-    else if (engine.state !== "loading" && engine.holds(chosen)) announce(`${chosen.name} is loaded already.`);
+    if (!chosen) toast("There is no model to load. Open a .gguf file with the button next to this one.");
+    else if (engine.state !== "loading" && engine.holds(chosen)) announce(`${chosen.name} is already loaded.`);
     else this.load(chosen);
   }
 
   /**
-   * Loads a model because somebody asked for it; an answer by another one ends.
+   * Loads a model on the user's request; stops an answer by another one.
    * @param {Entry} entry @param {{save?: boolean}} [how]
    */
   async load(entry, how) {
     if (this.engine.state === "unsupported") toast(this.engine.reason);
     if (!this.engine.holds(entry)) await this.deeds.stop();
-    await this.ready(entry, how).catch(() => {}); // the line says why
+    await this.ready(entry, how).catch(() => {}); // the line shows why
   }
 
-  /** The model, loaded if it is not yet. @param {Entry} entry @param {{save?: boolean}} [how] */
+  /** The model; loads it if necessary. @param {Entry} entry @param {{save?: boolean}} [how] */
   ready(entry, how) {
     const { context } = this;
     return this.engine.load(entry, { ...how, ...(context && { context }) });
   }
 
-  /** A picked model; eyes and ears may come as a second file, which llama.cpp calls mmproj. @param {File[]} files */
+  /** Opens model files; vision and audio may be in a second one, which llama.cpp calls mmproj. @param {File[]} files */
   open(files) {
     const projector = files.length > 1 ? files.find((file) => /mmproj/i.test(file.name)) : undefined;
     const file = files.find((other) => other !== projector);
@@ -125,7 +125,7 @@ export class ModelPicker {
     this.load(entry);
   }
 
-  /** What an error offers to do next. @param {string} name */
+  /** Does what an error's button offers. @param {string} name */
   #deed(name) {
     if (name === "settings") this.deeds.settings();
     else if (name === "unkept" && this.chosen) this.load(this.chosen, { save: false });

@@ -1,5 +1,5 @@
 /**
- * The models one can choose: what the server offers, what this browser keeps, what was picked. And whether they fit.
+ * The models to choose from: the server's, those stored in this browser, opened files. And whether they fit.
  *
  * @typedef {{key: string, name: string, group: string, url?: string, file?: File, projector?: File, size: number,
  *   quantisation: string, parameters: number, capabilities: string[], sha256?: string,
@@ -23,7 +23,7 @@ export async function offeredModels() {
 /** @param {string} url */
 const absolute = (url) => new URL(url, location.href).href;
 
-/** What the server says; nothing, where there is none. @returns {Promise<any[]>} */
+/** The server's models.json; empty if there is none. @returns {Promise<any[]>} */
 async function list() {
   try {
     const answer = await fetch("./models.json");
@@ -48,7 +48,7 @@ function fromServer(record) {
     quantisation: String(record.quantisation ?? ""),
     parameters: Number(record.parameters) || 0,
     capabilities: Array.isArray(record.capabilities) ? record.capabilities.map(String) : [],
-    // Hashing costs more than sending gigabytes from the same computer does.
+    // On the same computer, hashing gigabytes takes longer than sending them.
     sha256: embedded || !isLoopback() ? digest : undefined,
     settings: ownSettings(record.settings),
     system: typeof record.system === "string" ? record.system : "",
@@ -69,7 +69,7 @@ function fromStorage({ url, name, size }) {
   return { ...bare(name, GROUPS[2], size), url };
 }
 
-/** A picked file; its towers may lie in a second one. @param {File} file @param {File} [projector] @returns {Entry} */
+/** An opened file; its towers may be in a second one. @param {File} file @param {File} [projector] @returns {Entry} */
 export function fromFile(file, projector) {
   return { ...bare(file.name, GROUPS[3], file.size), file, projector };
 }
@@ -81,7 +81,7 @@ function bare(name, group, size) {
 }
 
 /**
- * Gives entries of one name different keys.
+ * Makes keys unique.
  * @template {{key: string, name: string}} T @param {T[]} entries
  */
 export function unique(entries) {
@@ -118,20 +118,20 @@ export function facts(entry) {
 }
 
 /**
- * Whether a model will fit. Browsers say little about memory: how much the computer has, roughly and up to a cap, and
- * nothing about the graphics card.
+ * Whether a model will fit. Browsers only say how much memory the computer has, rounded and capped, and nothing about
+ * the GPU's.
  * @param {number} size @param {number | undefined} gigabytes `navigator.deviceMemory`
  * @returns {{level: "fits"|"tight"|"large"|"unknown", text: string}}
  */
 export function fit(size, gigabytes) {
-  const need = 1.1 * size + 0.2e9; // the file, the chat's memory, room to work
-  const needs = `needs about ${bytes(need)} of graphics memory`;
+  const need = 1.1 * size + 0.2e9; // the file, the KV cache, working memory
+  const needs = `needs about ${bytes(need)} of GPU memory`;
   if (need < 1.5e9) return { level: "fits", text: "fits almost anywhere" };
   if (!gigabytes) return { level: "unknown", text: needs };
   const memory = gigabytes * 1e9;
-  const capped = gigabytes === 8 || gigabytes === 32; // browsers tell no more than this
+  const capped = gigabytes === 8 || gigabytes === 32; // browsers report no more than this
   if (need < 0.6 * memory) return { level: "fits", text: `should fit: ${needs}` };
   if (need < 0.9 * memory) return { level: "tight", text: `may be tight: ${needs}` };
   if (capped) return { level: "unknown", text: needs };
-  return { level: "large", text: `probably too large: ${needs}, this computer has about ${gigabytes} GB` };
+  return { level: "large", text: `probably too large: ${needs}, and this computer has about ${gigabytes} GB` };
 }

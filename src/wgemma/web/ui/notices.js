@@ -1,4 +1,4 @@
-/** Sentences the page says by itself: toasts, which pass, and notices, which stay until they are dismissed. */
+/** Toasts, which disappear, and notices, which stay until dismissed. */
 
 import { h, iconButton } from "./dom.js";
 
@@ -6,7 +6,7 @@ const SHOWN = 8000;
 
 /**
  * @param {string} text
- * @param {{label: string, act: () => void}} [offer] something to do about it
+ * @param {{label: string, act: () => void}} [offer] a button
  */
 export function toast(text, offer) {
   const item = h("div", { class: "toast" }, h("span", {}, text));

@@ -1,24 +1,24 @@
-/** What stands in the middle when there is no conversation: a welcome, or why there can be none. And the help. */
+/** The welcome page, the page for browsers without WebGPU, and the help. */
 
 import { h, icon, iconButton } from "./dom.js";
 import { hasCommandKey } from "./input.js";
 
 const IDEAS = [
-  ["Explain", "Explain how a rainbow comes about, as to a curious ten-year-old."],
+  ["Explain", "Explain to a curious ten-year-old how rainbows form."],
   ["Write", "Write a short, friendly e-mail that moves a meeting from Tuesday to Thursday."],
   ["Compare", "Compare bread flour, cake flour and wholemeal flour in a table."],
   ["Code", "Write a Python function that finds all anagrams of a word in a list, with a test."],
 ];
 
-/** What the model that comes with wgemma can do. */
+/** Prompts that the embedded model can answer. */
 const SMALL_IDEAS = [
   ["Ask", "Hello! What can you do?"],
-  ["Reckon", "What is 27 + 15?"],
+  ["Calculate", "What is 27 + 15?"],
   ["Tell", "Tell me a story about a cat called Mila."],
   ["List", "Name three animals."],
 ];
 
-/** @param {boolean} small whether the model is the one that comes with wgemma @param {(text: string) => void} onIdea */
+/** @param {boolean} small whether the model is the embedded one @param {(text: string) => void} onIdea */
 export function fillWelcome(small, onIdea) {
   const place = document.getElementById("welcome");
   if (!place || place.dataset.small === String(small)) return;
@@ -29,12 +29,12 @@ export function fillWelcome(small, onIdea) {
   place.replaceChildren(
     h("img", { src: "icons/icon.svg", alt: "", width: "56", height: "56" }),
     h("h2", {}, "Gemma 4, on your own GPU"),
-    h("p", {}, "It runs inside this page. What you write, show and say stays on this computer."),
+    h("p", {}, "It runs inside this page. What you write, show or say stays on this computer."),
     small
       ? h(
           "p",
           {},
-          "This tiny model is here to try things out. For real work, choose a Gemma 4 above or open its .gguf file.",
+          "This tiny model is only for trying things out. For real work, choose a Gemma 4 above or open its .gguf file.",
         )
       : "",
     h("div", { class: "ideas" }, ...ideas),
@@ -42,21 +42,21 @@ export function fillWelcome(small, onIdea) {
 }
 
 /**
- * How WebGPU is had, browser by browser; the first whose test fits is the reader's own.
+ * How to get WebGPU, by browser; the first that matches is the user's.
  * @type {[string, RegExp, string[]][]}
  */
 const BROWSERS = [
   [
     "Edge",
     /Edg\//,
-    ["Update to Edge 113 or newer.", "In edge://settings/system switch on graphics acceleration, then restart Edge."],
+    ["Update to Edge 113 or newer.", "In edge://settings/system, turn on graphics acceleration, then restart Edge."],
   ],
   [
     "Firefox",
     /Firefox\//,
     [
       "Update to Firefox 141 or newer on Windows, 145 on a Mac with Apple silicon.",
-      "Elsewhere open about:config, set dom.webgpu.enabled to true, and restart Firefox; or use Chrome.",
+      "Elsewhere, open about:config, set dom.webgpu.enabled to true, and restart Firefox; or use Chrome.",
     ],
   ],
   [
@@ -72,7 +72,7 @@ const BROWSERS = [
     /Linux.*Chrome\//,
     [
       "Update to Chrome 144 or newer.",
-      "In chrome://settings/system switch on graphics acceleration.",
+      "In chrome://settings/system, turn on graphics acceleration.",
       "If that is not enough, open chrome://flags, enable “Unsafe WebGPU Support” and “Vulkan”, and restart.",
     ],
   ],
@@ -81,8 +81,8 @@ const BROWSERS = [
     /Chrome\//,
     [
       "Update to Chrome 113 or newer.",
-      "In chrome://settings/system switch on graphics acceleration, then restart Chrome.",
-      "chrome://gpu says what is wrong.",
+      "In chrome://settings/system, turn on graphics acceleration, then restart Chrome.",
+      "See chrome://gpu for what is wrong.",
     ],
   ],
   [
@@ -90,7 +90,7 @@ const BROWSERS = [
     /Safari\//,
     [
       "Update to macOS 26, iOS 26 or iPadOS 26.",
-      "On older ones open Settings → Apps → Safari → Advanced → Feature Flags and switch on WebGPU.",
+      "On older versions, open Settings → Apps → Safari → Advanced → Feature Flags and turn on WebGPU.",
     ],
   ],
 ];
@@ -103,11 +103,11 @@ export function fillUnsupported(reason) {
   );
   const steps = (/** @type {string[]} */ list) => h("ol", {}, ...list.map((step) => h("li", {}, step)));
   const insecure =
-    !isSecureContext && "Browsers offer WebGPU only to secure pages: open this one by https, or as http://localhost.";
+    !isSecureContext && "Browsers offer WebGPU only on secure pages: open this one with https, or at http://localhost.";
   document
     .getElementById("unsupported")
     ?.replaceChildren(
-      h("h2", {}, "This browser cannot reach your GPU yet"),
+      h("h2", {}, "This browser cannot use your GPU yet"),
       h("p", { role: "alert", "data-testid": "unsupported-reason" }, reason),
       insecure ? h("p", {}, insecure) : "",
       own ? h("section", {}, h("h3", {}, own[0]), steps(own[2])) : "",
@@ -117,11 +117,11 @@ export function fillUnsupported(reason) {
         h("summary", {}, "Other browsers"),
         ...others.flatMap(([name, , list]) => [h("h3", {}, name), steps(list)]),
       ),
-      h("p", { class: "muted" }, "Your chats are still here: they can be read, searched and exported."),
+      h("p", { class: "muted" }, "Your chats are still here: you can read, search and export them."),
     );
 }
 
-/** @type {[string, string][]} "Mod" is Ctrl, or the command key */
+/** @type {[string, string][]} "Mod" is Ctrl or ⌘ */
 const KEYS = [
   ["Enter", "Send"],
   ["Shift Enter", "New line"],
@@ -139,14 +139,14 @@ function caps(keys) {
   return keys.split(" ").map((key) => h("kbd", {}, key === "Mod" ? mod : key));
 }
 
-/** @param {string} about the model and the machine, in a line */
+/** @param {string} about one line about the model and the GPU */
 export function showHelp(about) {
   const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("help"));
   dialog.replaceChildren(
     h(
       "header",
       {},
-      h("h2", { id: "help-title" }, "Keys and help"),
+      h("h2", { id: "help-title" }, "Shortcuts and help"),
       iconButton("close", "Close", { onclick: () => dialog.close() }),
     ),
     h("dl", { class: "keys" }, ...KEYS.flatMap(([keys, text]) => [h("dt", {}, ...caps(keys)), h("dd", {}, text)])),
@@ -154,7 +154,7 @@ export function showHelp(about) {
       "p",
       {},
       icon("image"),
-      "Pictures, sounds, .gguf models, .jsonl examples and exported chats can be dropped anywhere; pictures can be pasted.",
+      "Drop pictures, sounds, .gguf models, .jsonl examples and exported chats anywhere. Pictures can be pasted, too.",
     ),
     h("p", { class: "muted" }, about),
   );

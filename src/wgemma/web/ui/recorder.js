@@ -1,21 +1,21 @@
-/** Sound from the microphone and pictures from the camera. Both end with everything switched off again. */
+/** Records from the microphone and takes pictures with the camera. Both are released afterwards. */
 
 import { h, iconButton } from "./dom.js";
 
 const LONGEST = 5 * 60 * 1000;
 
-/** What to say when a device cannot be had. @param {unknown} error @param {string} device */
+/** What to tell the user when a device cannot be used. @param {unknown} error @param {string} device */
 export function deviceSentence(error, device) {
   const { name, message } = /** @type {Partial<Error>} */ (error ?? {});
   if (name === "NotAllowedError")
-    return `The browser may not use the ${device}. Allow it in the address bar, then try again.`;
+    return `The browser blocked the ${device}. Allow it in the address bar, then try again.`;
   if (name === "NotFoundError") return `No ${device} was found. Connect one, or attach a file instead.`;
   return `The ${device} cannot be used: ${message || error}. Attach a file instead.`;
 }
 
-/** A recording in progress. `stop` gives the file, `cancel` throws it away. */
+/** A running recording. `stop` returns the file, `cancel` discards it. */
 export class Recording {
-  /** @param {MediaStream} stream @param {() => void} onLimit called when it has become as long as it may be */
+  /** @param {MediaStream} stream @param {() => void} onLimit called at the maximum length */
   constructor(stream, onLimit) {
     this.stream = stream;
     this.began = performance.now();
@@ -56,14 +56,14 @@ export class Recording {
 }
 
 /**
- * Shows what the camera sees until a picture is taken or the dialog is closed.
+ * Shows the camera until a picture is taken or the dialog is closed.
  * @param {HTMLDialogElement} dialog @returns {Promise<File | null>}
  */
 export async function takePicture(dialog) {
   const stream = await navigator.mediaDevices.getUserMedia({
     video: { facingMode: "environment", width: { ideal: 1600 } },
   });
-  const video = h("video", { autoplay: true, playsinline: true, muted: true, "aria-label": "What the camera sees" });
+  const video = h("video", { autoplay: true, playsinline: true, muted: true, "aria-label": "Camera preview" });
   video.srcObject = stream;
   const shutter = h("button", { type: "button", class: "primary", "data-testid": "shutter" }, "Take the picture");
   const close = iconButton("close", "Close", { onclick: () => dialog.close() });

@@ -1,7 +1,7 @@
-/** Small things the browser remembers by name, where it remembers anything; theme.js reads one of them, too. */
+/** Small values in local storage. theme.js reads one of them, too. */
 
 /**
- * What is remembered, or null; with a value, that is remembered instead, and null forgets it.
+ * Reads a value, or null; with a second argument, writes it, and null deletes it.
  * @param {string} name
  * @param {string | null} [value]
  * @param {boolean} [tab] in this tab only
@@ -13,12 +13,12 @@ export function remembered(name, value, tab = false) {
     if (value === null) place.removeItem(name);
     else place.setItem(name, value);
   } catch {
-    // a browser that keeps nothing says so where it matters, with the chats
+    // storage is blocked; store.js tells the user
   }
   return null;
 }
 
-/** The same for JSON; what cannot be read is null. @param {string} name @returns {any} */
+/** Reads JSON; null if it does not parse. @param {string} name @returns {any} */
 export function rememberedJson(name) {
   try {
     return JSON.parse(remembered(name) ?? "null");

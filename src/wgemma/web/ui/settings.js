@@ -1,7 +1,7 @@
 /**
- * What a chat is answered with: system text, sampling, thinking, tools. Data only; the panel is settings_panel.js.
+ * A chat's settings: system prompt, sampling, thinking, tools. Data only; the panel is settings_panel.js.
  *
- * A number that is not set is null: there the model's own setting counts. New chats begin with what was set last.
+ * A number that is null falls back to the model's own setting. New chats start with the last settings.
  *
  * @typedef {{system: string, think: boolean, tools: string, temperature: number | null, topK: number | null,
  *   topP: number | null, minP: number | null, repeatPenalty: number | null, seed: number | null,
@@ -25,7 +25,7 @@ export const DEFAULTS = Object.freeze({
 });
 
 /**
- * The numbers, in the order they are shown: what they are called, what they may be, Gemma's own, and what they do.
+ * The numbers in the order of the panel: label, range, Gemma's default, and what they do.
  * @type {Record<string, {label: string, least: number, most: number, whole?: boolean, step: number, own: string,
  *   hint: string}>}
  */
@@ -36,7 +36,7 @@ export const NUMBERS = {
     most: 100,
     step: 0.1,
     own: "1.0",
-    hint: "0 is always the likeliest word",
+    hint: "0 always picks the likeliest token",
   },
   topK: {
     label: "Top-k",
@@ -45,17 +45,17 @@ export const NUMBERS = {
     whole: true,
     step: 1,
     own: "64",
-    hint: "choose among so many words",
+    hint: "pick among this many tokens",
   },
-  topP: { label: "Top-p", least: 0, most: 1, step: 0.01, own: "0.95", hint: "choose among this share" },
-  minP: { label: "Min-p", least: 0, most: 1, step: 0.01, own: "0", hint: "leave out what is this unlikely" },
+  topP: { label: "Top-p", least: 0, most: 1, step: 0.01, own: "0.95", hint: "pick among this much probability" },
+  minP: { label: "Min-p", least: 0, most: 1, step: 0.01, own: "0", hint: "drop tokens less likely than this" },
   repeatPenalty: {
     label: "Repeat penalty",
     least: 0.001,
     most: 1000,
     step: 0.05,
     own: "1.0",
-    hint: "above 1, words come back less",
+    hint: "above 1 repeats less",
   },
   seed: {
     label: "Seed",
@@ -64,7 +64,7 @@ export const NUMBERS = {
     whole: true,
     step: 1,
     own: "random",
-    hint: "the same seed, the same answer",
+    hint: "same seed, same answer",
   },
   maxTokens: {
     label: "Longest answer",
@@ -79,7 +79,7 @@ export const NUMBERS = {
 
 const KEY = "wgemma.settings";
 
-/** Settings out of anything: what is not right is left at its default. @param {any} value @returns {Settings} */
+/** Settings from untrusted input: invalid values fall back to the default. @param {any} value @returns {Settings} */
 export function settingsFrom(value) {
   /** @type {any} */
   const out = { ...DEFAULTS };
@@ -99,7 +99,7 @@ export function numberProblem(name, value) {
   return good ? "" : `${label} must be a ${whole ? "whole " : ""}number, ${limit}.`;
 }
 
-/** The settings new chats begin with. @returns {Settings} */
+/** The settings of a new chat. @returns {Settings} */
 export function lastSettings() {
   return settingsFrom(rememberedJson(KEY));
 }
@@ -110,7 +110,7 @@ export function keepSettings(settings) {
 }
 
 /**
- * The tools in a text, which is JSON: a list of functions, each bare or as {"type": "function", "function": …}.
+ * Parses tools from JSON: a list of functions, bare or as {"type": "function", "function": …}.
  * @param {string} text @returns {object[] | undefined}
  */
 export function parseTools(text) {
@@ -133,7 +133,7 @@ export function parseTools(text) {
   return list.map((tool) => (tool.function ? tool : { type: "function", function: tool }));
 }
 
-/** What `model.chat` is called with. @param {Settings} settings */
+/** The options of `model.chat`. @param {Settings} settings */
 export function options(settings) {
   /** @type {import("../wgemma").ChatOptions & Record<string, unknown>} */
   const out = { think: settings.think };

@@ -1,6 +1,5 @@
 /**
- * The settings of the open chat, a benchmark, and what this browser keeps, in a sheet at the side. Changes count at
- * once.
+ * The sheet with the chat's settings, the benchmark, and what this browser stores. Changes apply at once.
  */
 
 import { forget, saved } from "../wgemma.js";
@@ -29,7 +28,7 @@ export class SettingsPanel {
 
   /**
    * @param {Settings} settings
-   * @param {import("./models.js").Entry | null} entry whose own settings count where nothing is set
+   * @param {import("./models.js").Entry | null} entry its settings are the placeholders
    * @param {{chosen: number | null, now: number | null}} context
    */
   open(settings, entry, context) {
@@ -43,7 +42,7 @@ export class SettingsPanel {
       h(
         "header",
         {},
-        h("h2", { id: "settings-title" }, "Settings of this chat"),
+        h("h2", { id: "settings-title" }, "Chat settings"),
         iconButton("close", "Close", { onclick: () => this.dialog.close(), "data-testid": "settings-close" }),
       ),
       h(
@@ -60,7 +59,7 @@ export class SettingsPanel {
       h(
         "footer",
         {},
-        h("button", { type: "button", onclick: reset, "data-testid": "settings-reset" }, "Back to the model's own"),
+        h("button", { type: "button", onclick: reset, "data-testid": "settings-reset" }, "Reset to the model's defaults"),
       ),
     );
     if (!this.dialog.open) this.dialog.showModal();
@@ -103,7 +102,7 @@ export class SettingsPanel {
     return h(
       "label",
       { class: "switch" },
-      h("span", {}, "Think before answering", h("small", {}, "Slower, and better at hard questions")),
+      h("span", {}, "Think before answering", h("small", {}, "Slower, but better at hard questions")),
       box,
     );
   }
@@ -126,7 +125,7 @@ export class SettingsPanel {
     input.value = this.settings?.[key]?.toString() ?? "";
     input.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
-      event.preventDefault(); // by a step that makes sense, from the model's own value
+      event.preventDefault(); // a sensible step, starting from the model's own value
       const from = Number(input.value || input.placeholder) || 0;
       const next = from + (event.key === "ArrowUp" ? step : -step);
       input.value = String(Number(Math.min(most, Math.max(least, next)).toFixed(4)));
@@ -158,8 +157,8 @@ export class SettingsPanel {
       this.deeds.context(Number.isInteger(value) && value >= 256 ? value : null);
     });
     const hint = now
-      ? `in tokens, from the next time a model is loaded; now ${now}`
-      : "in tokens, when a model is loaded";
+      ? `in tokens; applies when a model is next loaded, now ${now}`
+      : "in tokens; applies when a model is loaded";
     return h("label", { class: "field" }, h("span", {}, "Context"), input, h("small", {}, hint));
   }
 
@@ -195,8 +194,8 @@ export class SettingsPanel {
         h(
           "small",
           {},
-          `${bytes(usage)} used, room for ${bytes(quota)}. `,
-          lasting ? "The browser will not clear it by itself." : "The browser may clear it when the disk is full.",
+          `${bytes(usage)} of ${bytes(quota)} used. `,
+          lasting ? "The browser will not delete it on its own." : "The browser may delete it when the disk is full.",
         ),
       );
       if (!lasting && navigator.storage) total.append(h("button", { type: "button", onclick: ask }, "Ask to keep it"));

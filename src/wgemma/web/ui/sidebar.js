@@ -1,6 +1,6 @@
 /**
- * The list of chats: newest first under headings of time, searchable, each to be opened, renamed, exported, deleted.
- * On a narrow screen it is a drawer.
+ * The list of chats: newest first, grouped by age, searchable; each can be opened, renamed, exported and deleted. On a
+ * narrow screen it is a drawer.
  *
  * @typedef {import("./store.js").Chat} Chat
  */
@@ -57,9 +57,9 @@ export class Sidebar {
     else if (this.element.contains(document.activeElement)) this.opener.focus();
   }
 
-  /** Lets one search. */
+  /** Focuses the search box. */
   find() {
-    if (getComputedStyle(this.opener).display !== "none") this.slide(true); // it is a drawer here
+    if (getComputedStyle(this.opener).display !== "none") this.slide(true); // it is a drawer
     this.search.focus();
   }
 
@@ -69,14 +69,14 @@ export class Sidebar {
 
   // -- the list
 
-  /** @param {boolean} [told] say how many were found */
+  /** @param {boolean} [told] announce how many were found */
   async refresh(told = false) {
     const asked = ++this.asked;
     const words = this.search.value.trim();
     /** @type {Chat[]} */
     const all = await this.store.all("chats").catch(() => []);
     const found = words ? await this.store.search(words).catch(() => new Map()) : null;
-    if (asked !== this.asked) return; // somebody typed on
+    if (asked !== this.asked) return; // a newer search is running
     const shown = all.filter((chat) => !found || found.has(chat.id)).sort((a, b) => b.updated - a.updated);
     if (told && found) announce(`${plural(shown.length, "chat")} found.`);
     /** @type {HTMLElement[]} */
@@ -91,8 +91,8 @@ export class Sidebar {
       groups[groups.length - 1].lastElementChild?.append(this.#item(chat, found?.get(chat.id) ?? ""));
     }
     if (!shown.length)
-      groups.push(h("p", { class: "none" }, words ? "No chat says that." : "Your chats will be listed here."));
-    if (this.list.querySelector("input")) return; // one is being renamed
+      groups.push(h("p", { class: "none" }, words ? "No chats found." : "Your chats will be listed here."));
+    if (this.list.querySelector("input")) return; // a chat is being renamed
     const inside = this.list.contains(document.activeElement);
     this.list.replaceChildren(...groups);
     const next = this.list.querySelector("[aria-current]") ?? this.list.querySelector("button") ?? this.search;
@@ -140,7 +140,7 @@ export class Sidebar {
 
   /** @param {HTMLElement} item @param {Chat} chat */
   #rename(item, chat) {
-    const input = h("input", { "aria-label": "Title of the chat", maxlength: "200", "data-testid": "rename-input" });
+    const input = h("input", { "aria-label": "Chat title", maxlength: "200", "data-testid": "rename-input" });
     input.value = chat.title;
     let over = false;
     const finish = (/** @type {boolean} */ keep) => {
@@ -163,7 +163,7 @@ export class Sidebar {
     input.select();
   }
 
-  /** Up and down go from chat to chat. @param {KeyboardEvent} event */
+  /** Arrow keys move between chats. @param {KeyboardEvent} event */
   #walk(event) {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     const buttons = /** @type {HTMLElement[]} */ ([...this.list.querySelectorAll("button.open")]);

@@ -1,4 +1,4 @@
-/** The line at the foot: what the model is doing, and the figures of the last answer. */
+/** The status line: what the model is doing, and statistics of the last answer. */
 
 import { announce, h, part } from "./dom.js";
 import { duration, whole } from "./format.js";
@@ -6,10 +6,10 @@ import { duration, whole } from "./format.js";
 /** @typedef {import("./engine.js").Engine} Engine */
 
 export class StatusLine {
-  /** @type {import("./models.js").Entry | null} the model that was last said to be ready */ #announced = null;
+  /** @type {import("./models.js").Entry | null} the last model announced as ready */ #announced = null;
   #place = /** @type {HTMLElement} */ (document.getElementById("state"));
 
-  /** @param {Engine} engine @param {boolean} answering from the question on, also while a model is loaded for it */
+  /** @param {Engine} engine @param {boolean} answering true from the question on, also while the model loads */
   show(engine, answering) {
     const state = engine.state === "ready" && answering ? "answering" : engine.state;
     const words = wordsFor(state, engine);

@@ -1,8 +1,8 @@
 /**
- * Chats, messages and media, kept in the browser's IndexedDB; in this tab's memory where the browser refuses.
+ * Chats, messages and media in IndexedDB, or in this tab's memory if the browser refuses.
  *
- * Every message is a record of its own, so saving an answer that grows does not write the chat again. A chat is a tree:
- * each message names the one before it, and `head` is the last one of the branch that is shown.
+ * Each message is its own record, so saving a growing answer does not rewrite the chat. A chat is a tree: each message
+ * names its parent, and `head` is the last message of the branch on the page.
  *
  * @typedef {{id: string, title: string, named: boolean, created: number, updated: number, head: string | null,
  *   settings: import("./settings.js").Settings}} Chat
@@ -10,12 +10,12 @@
  * @typedef {{id: string, chat: string, parent: string | null, role: "user"|"assistant"|"tool", created: number,
  *   content: string, thinking?: string, thought?: number, attachments?: Attachment[], calls?: ToolCall[],
  *   results?: {name: string, content: string}[], model?: string, finish?: string, error?: string,
- *   stats?: Stats}} Message  a "tool" message holds the results of all calls of the message before it
+ *   stats?: Stats}} Message  a "tool" message has the results of all calls in its parent
  *
  * @typedef {{id: string, kind: "image"|"audio", name: string, type: string, size: number}} Attachment
  * @typedef {{name: string, arguments: any, error?: string, raw?: string}} ToolCall
  * @typedef {{prompt?: number, reused?: number, generated?: number, firstToken?: number, tokensPerSecond?: number,
- *   context?: number}} Stats  tokens; seconds until the first one
+ *   context?: number}} Stats  tokens; seconds to the first one
  * @typedef {{id: string, chat: string, blob: Blob}} Medium
  * @typedef {{chats: Chat, messages: Message, media: Medium}} Records
  */
@@ -47,7 +47,7 @@ function open() {
       resolve(request.result);
     };
     request.onerror = () => reject(request.error);
-    request.onblocked = () => reject(new Error("another tab holds an older version of the chats; close it"));
+    request.onblocked = () => reject(new Error("another tab has an older version of the chats open; close it"));
   });
 }
 
@@ -68,14 +68,14 @@ export class Store {
     this.memory = { chats: new Map(), messages: new Map(), media: new Map() };
   }
 
-  /** Whether what is written is there tomorrow. */
+  /** Whether what is saved outlives the tab. */
   get lasting() {
     return this.database !== null;
   }
 
-  /** What it means if not. */
+  /** What to tell the user if not. */
   get sentence() {
-    const why = `This browser does not let the page keep anything (${this.reason}).`;
+    const why = `This browser does not let the page store anything (${this.reason}).`;
     return `${why} Chats last until this tab is closed: export what you want to keep.`;
   }
 
@@ -99,7 +99,7 @@ export class Store {
   }
 
   /**
-   * Writes records of any kind, all or none.
+   * Writes records, all or none.
    * @param {{chats?: Chat[], messages?: Message[], media?: Medium[]}} records
    */
   async put(records) {
@@ -122,7 +122,7 @@ export class Store {
   }
 
   /**
-   * A chat with all that belongs to it.
+   * A chat with its messages and media.
    * @param {string} id @returns {Promise<{chats: Chat[], messages: Message[], media: Medium[]}>}
    */
   async whole(id) {
@@ -130,7 +130,7 @@ export class Store {
     return { chats: chat ? [chat] : [], messages: await this.all("messages", id), media: await this.all("media", id) };
   }
 
-  /** Forgets a chat and all that belongs to it. @param {string} id */
+  /** Deletes a chat with its messages and media. @param {string} id */
   async remove(id) {
     if (!this.database) {
       this.memory.chats.delete(id);
@@ -149,7 +149,7 @@ export class Store {
   }
 
   /**
-   * Where words were said: chat → a piece of text around them. Titles count, too.
+   * Full-text search: chat → the text around the words, or "" for a match in the title.
    * @param {string} words @returns {Promise<Map<string, string>>}
    */
   async search(words) {
@@ -172,14 +172,13 @@ export class Store {
 function settled(transaction) {
   return new Promise((resolve, reject) => {
     transaction.oncomplete = () => resolve();
-    transaction.onabort = () => reject(transaction.error ?? new Error("the browser did not keep it"));
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser did not store it"));
   });
 }
 
-/** A new name for a record. */
 export const freshId = () => crypto.randomUUID();
 
-/** Why something could not be kept, and what to do. @param {unknown} error */
+/** Why something could not be saved, and what to do. @param {unknown} error */
 export function storageSentence(error) {
   if (error instanceof DOMException && error.name === "QuotaExceededError") {
     const what = "The browser's storage for this page is full, so the chat is not being saved.";

@@ -1,9 +1,9 @@
-// Runs before the page is drawn, so that a chosen theme does not flash. A plain script, because modules wait.
+// Runs before the first paint, so that the page does not flash in the wrong theme. Not a module: those are deferred.
 (() => {
   try {
     const theme = localStorage.getItem("wgemma.theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   } catch {
-    // a browser that keeps nothing follows the system
+    // storage is blocked: follow the system
   }
 })();

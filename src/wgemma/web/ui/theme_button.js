@@ -1,10 +1,10 @@
-/** Light, dark, or as the system has it: one button goes round. theme.js puts the choice in place at the next visit. */
+/** A button that cycles through system, light and dark theme. theme.js applies the choice on the next visit. */
 
 import { icon, part } from "./dom.js";
 import { remembered } from "./remembered.js";
 
 const NEXT = /** @type {const} */ ({ system: "light", light: "dark", dark: "system" });
-const LABELS = { system: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const LABELS = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 
 export function themeButton() {
   const button = part("theme");

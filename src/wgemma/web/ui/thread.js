@@ -1,20 +1,19 @@
 /**
- * A chat as a tree of messages: what is said on the branch that is shown, the versions beside it, and what a model is
- * sent of it. Pure.
+ * A chat as a tree of messages: branches, versions of a message, and what the model gets. Pure.
  *
  * @typedef {import("./store.js").Message} Message
  */
 
 export class Tree {
   /** @type {Map<string, Message>} */ byId = new Map();
-  /** @type {Map<string | null, Message[]>} what follows a message, oldest first */ #followers = new Map();
+  /** @type {Map<string | null, Message[]>} children of a message, oldest first */ #followers = new Map();
 
   /** @param {Message[]} messages */
   constructor(messages) {
     for (const message of messages.sort((a, b) => a.created - b.created)) this.add(message);
   }
 
-  /** @param {Message} message newer than all that are here */
+  /** @param {Message} message newer than all others */
   add(message) {
     this.byId.set(message.id, message);
     const beside = this.#followers.get(message.parent);
@@ -35,12 +34,12 @@ export class Tree {
     return [...out].reverse();
   }
 
-  /** The versions of a message, itself among them, oldest first. @param {Message} message */
+  /** All versions of a message, itself included, oldest first. @param {Message} message */
   versions(message) {
     return (this.#followers.get(message.parent) ?? []).filter((other) => other.role === message.role);
   }
 
-  /** Where the branch through a message ends: at its newest follower's newest follower. @param {string} id */
+  /** The end of the branch through a message, following the newest child each time. @param {string} id */
   headThrough(id) {
     let head = id;
     for (let steps = this.byId.size; steps > 0; steps--) {
@@ -55,7 +54,7 @@ export class Tree {
 const NO_RESULT = "There is no result.";
 
 /**
- * The messages as `model.chat` wants them. A call that was never answered gets an answer that says so.
+ * Messages for `model.chat`. A tool call without a result gets a result that says so.
  * @param {Message[]} said
  * @param {string} system
  * @param {(id: string) => Promise<Blob | undefined>} medium
@@ -83,7 +82,7 @@ export async function forModel(said, system, medium) {
 }
 
 /**
- * What is shown comes before what is said about it.
+ * Media come before the text about them.
  * @param {Message} message @param {(id: string) => Promise<Blob | undefined>} medium
  */
 async function content(message, medium) {
@@ -107,7 +106,7 @@ function result({ name, content }) {
     const value = JSON.parse(content);
     if (value && typeof value === "object" && !Array.isArray(value)) return { role: "tool", name, content: value };
   } catch {
-    // it is text
+    // not JSON
   }
   return { role: "tool", name, content };
 }

@@ -1,14 +1,14 @@
 /**
- * What the model asks of tools: a card for each call, with a box for its result until there is one.
+ * A card per tool call, with a box for its result.
  *
- * Nothing is ever run from here. The one who chats looks, does what was asked or not, and says what came of it.
+ * Nothing is ever run: the user decides, runs the tool or not, and enters the result.
  */
 
 import { h, icon } from "./dom.js";
 
 /**
  * @param {import("./store.js").ToolCall[]} calls
- * @param {{name: string, content: string}[] | undefined} results in the order of the calls that could be read
+ * @param {{name: string, content: string}[] | undefined} results in the order of the readable calls
  * @param {(results: {name: string, content: string}[]) => void} onAnswer
  */
 export function toolCards(calls, results, onAnswer) {
@@ -21,7 +21,7 @@ export function toolCards(calls, results, onAnswer) {
     form.append(
       h(
         "section",
-        { class: "call", "data-testid": "tool-call", "aria-label": `Call of ${call.name || "a tool"}` },
+        { class: "call", "data-testid": "tool-call", "aria-label": `Call to ${call.name || "a tool"}` },
         ...card(call, result, boxes),
       ),
     );
@@ -51,7 +51,7 @@ export function toolCards(calls, results, onAnswer) {
  * @param {HTMLTextAreaElement[]} boxes
  */
 function card(call, result, boxes) {
-  const title = h("header", {}, icon("tool"), h("strong", {}, call.name || "A call that cannot be read"));
+  const title = h("header", {}, icon("tool"), h("strong", {}, call.name || "Unreadable call"));
   if (call.error)
     return [title, h("p", { class: "note error" }, call.error), h("pre", { tabindex: "0" }, call.raw ?? "")];
   const args = h("pre", { tabindex: "0", "aria-label": "Arguments" }, pretty(call.arguments));
@@ -67,7 +67,7 @@ function card(call, result, boxes) {
     ];
   const box = h("textarea", {
     rows: "2",
-    placeholder: "What does it give? Text or JSON",
+    placeholder: "Its result, as text or JSON",
     "aria-label": `Result of ${call.name}`,
     "data-testid": "tool-input",
   });

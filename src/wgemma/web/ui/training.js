@@ -1,13 +1,13 @@
-/** A training as one sees it: figures and the curve while it goes on, and at the end what to do with the adapter. */
+/** A training on the page: figures and loss curve while it runs, then what to do with the adapter. */
 
 import { announce, h, icon } from "./dom.js";
 import { bytes, duration, plural, whole } from "./format.js";
 import { LossCurve } from "./loss_curve.js";
 
-const TELL_EVERY = 20_000; // milliseconds between two words to those who listen
+const TELL_EVERY = 20_000; // milliseconds between announcements
 
 export class Training {
-  /** @type {string[]} of the files that can be downloaded */ #addresses = [];
+  /** @type {string[]} object URLs of the downloads */ #addresses = [];
   #told = 0;
 
   /** @param {{use: () => void, chat: () => void}} deeds */
@@ -23,7 +23,7 @@ export class Training {
     };
     this.state = h("h3", { "data-testid": "finetune-state" });
     this.use = h("button", { type: "button", class: "primary", "data-testid": "finetune-use", onclick: deeds.use });
-    this.chat = h("button", { type: "button", "data-testid": "finetune-chat", onclick: deeds.chat }, "To the chat");
+    this.chat = h("button", { type: "button", "data-testid": "finetune-chat", onclick: deeds.chat }, "Go to the chat");
     this.result = h("div", { class: "result", hidden: true, "data-testid": "finetune-result" });
     this.element = h(
       "section",
@@ -36,7 +36,7 @@ export class Training {
     );
   }
 
-  /** @param {number} steps how many there will be */
+  /** @param {number} steps planned */
   begin(steps) {
     this.element.hidden = false;
     this.element.classList.add("running");
@@ -71,7 +71,7 @@ export class Training {
     announce(`Step ${step} of ${steps}, loss ${shownLoss(loss)}${held}.`);
   }
 
-  /** It is stopping: the step that is under way is made. */
+  /** Stopping: the current step is finished first. */
   stopping() {
     this.state.textContent = "Stopping after this step…";
     announce("Stopping after this step.");
@@ -120,7 +120,7 @@ export class Training {
     announce(`${made}. ${learnt}`);
   }
 
-  /** Whatever the end was: nothing moves any more. */
+  /** Training has ended, for whatever reason. */
   over() {
     this.element.classList.remove("running");
     this.bar.hidden = true;
@@ -128,13 +128,13 @@ export class Training {
     if (this.result.hidden) this.element.hidden = !this.curve.losses.length;
   }
 
-  /** @param {boolean} used whether the adapter is at work */
+  /** @param {boolean} used whether the adapter is on */
   showUse(used) {
     this.use.replaceChildren(icon(used ? "check" : "plus"), used ? "In use" : "Use it now");
     this.use.classList.toggle("primary", !used);
     this.chat.hidden = !used;
     this.use.setAttribute("aria-pressed", String(used));
-    this.use.title = used ? "Answer without it again" : "Answer with it from now on";
+    this.use.title = used ? "Stop using it" : "Use it for the next answers";
   }
 
   /** @param {Blob} file */

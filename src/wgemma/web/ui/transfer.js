@@ -1,11 +1,11 @@
 /**
- * Chats as a file, and files as chats. Reads also what `/save` of `wgemma run` writes.
+ * The file format of exported chats. Also reads what `/save` in `wgemma run` writes.
  *
  *   {"format": "wgemma chats", "version": 1, "exported": …,
  *    "chats": [{title, …, messages: [{…, attachments: [{…, data}]}]}]}
  *
- * A file is hostile: every field is checked and copied by name, names of records are made anew, a message may only
- * follow one before it, media are of kinds that cannot hold a program, and there are limits to everything.
+ * Files are hostile: every field is checked and copied by name, records get new ids, a message's parent must come before
+ * it, media types are those that cannot contain scripts, and everything has a limit.
  *
  * @typedef {import("./store.js").Chat} Chat
  * @typedef {import("./store.js").Message} Message
@@ -22,11 +22,11 @@ const COMMAND_LINE = "wgemma chat";
 const VERSION = 1;
 export const LARGEST_FILE = 256 << 20;
 const LONGEST_TEXT = 1 << 20;
-const MOST_MESSAGES = 20_000; // of one chat
-const DEEPEST = 32; // of the arguments of a call
+const MOST_MESSAGES = 20_000; // per chat
+const DEEPEST = 32; // nesting of a call's arguments
 
 /**
- * @param {{chats: Chat[], messages: Message[], media: Medium[]}[]} records one for each chat
+ * @param {{chats: Chat[], messages: Message[], media: Medium[]}[]} records one per chat
  * @returns {Promise<Blob>}
  */
 export async function packed(records) {
@@ -54,7 +54,7 @@ export async function packed(records) {
 }
 
 /**
- * Messages so that each comes behind the one it answers.
+ * Sorts messages so that parents come first.
  * @template {{id: string, parent: string | null}} T @param {T[]} messages @returns {T[]}
  */
 function parentsFirst(messages) {
@@ -68,7 +68,7 @@ function parentsFirst(messages) {
     else after.set(parent, [message]);
   }
   const out = [...(after.get(null) ?? [])];
-  for (const message of out) out.push(...(after.get(message.id) ?? [])); // grows while it is walked
+  for (const message of out) out.push(...(after.get(message.id) ?? [])); // grows during the loop
   return out;
 }
 
@@ -81,7 +81,7 @@ async function base64(blob) {
 }
 
 /**
- * The chats in a file, as records with names of their own. `left` counts what was not fit to be taken.
+ * Reads chats from a file, with new ids. `left` counts what had to be skipped.
  * @param {Blob} file
  * @returns {Promise<{chats: Chat[], messages: Message[], media: Medium[], left: number}>}
  */
@@ -102,13 +102,13 @@ export async function unpacked(file) {
   const format = value?.format;
   if (format !== FORMAT && format !== COMMAND_LINE) {
     throw new Error(
-      "This file holds no chats. Choose one that was exported here, or saved with /save in `wgemma run`.",
+      "This file has no chats. Choose one that was exported here, or saved with /save in `wgemma run`.",
     );
   }
   if (value.version !== VERSION) {
     const found = excerpt(String(value.version), 20);
     throw new Error(
-      `This file is of version ${found}; this page reads version ${VERSION}. A newer wgemma may read it.`,
+      `This file has version ${found}; this page reads version ${VERSION}. A newer wgemma may read it.`,
     );
   }
   const chats = format === COMMAND_LINE ? [fromCommandLine(value)] : value.chats;
@@ -124,7 +124,7 @@ function readChat(raw, out) {
     return;
   }
   const id = freshId();
-  /** @type {Map<string, string>} names in the file → names here */
+  /** @type {Map<string, string>} ids in the file → new ids */
   const names = new Map();
   let last = null;
   for (const entry of raw.messages.slice(0, MOST_MESSAGES)) {
@@ -155,7 +155,7 @@ function readChat(raw, out) {
 function readMessage(raw, chat, names, out) {
   if (!raw || typeof raw !== "object" || !["user", "assistant", "tool"].includes(raw.role)) return null;
   const parent = raw.parent === null || raw.parent === undefined ? null : names.get(raw.parent);
-  if (parent === undefined) return null; // follows nothing that is here
+  if (parent === undefined) return null; // no such parent
   const id = freshId();
   if (typeof raw.id === "string") names.set(raw.id, id);
   /** @type {Message} */
@@ -195,7 +195,7 @@ function readCall(raw) {
   return raw.error ? { ...call, error: text(raw.error, 500), raw: text(raw.raw, 10_000) } : call;
 }
 
-/** A copy that is not too deep. @param {any} value @param {number} depth @returns {any} */
+/** A copy of limited depth. @param {any} value @param {number} depth @returns {any} */
 function shallow(value, depth) {
   if (typeof value === "string") return text(value);
   if (!value || typeof value !== "object") return value;
@@ -215,7 +215,7 @@ function readMedium(raw, chat, out) {
   const type = text(raw?.type, 100).toLowerCase();
   const kind = kindOf(type);
   try {
-    if (!kind || typeof raw.data !== "string" || !raw.data) throw new Error("of no kind that is known");
+    if (!kind || typeof raw.data !== "string" || !raw.data) throw new Error("unknown type");
     const bytes = Uint8Array.from(atob(raw.data), (char) => char.charCodeAt(0));
     const id = freshId();
     out.media.push({ id, chat, blob: new Blob([bytes], { type }) });
@@ -241,7 +241,7 @@ function numbers(raw) {
   return Object.fromEntries(names.filter((name) => positive(raw[name])).map((name) => [name, raw[name]]));
 }
 
-/** What `/save` wrote, in the form of the page. The paths of media mean nothing here. @param {any} value */
+/** Converts what `/save` wrote. Paths of media mean nothing in a page. @param {any} value */
 function fromCommandLine(value) {
   /** @type {any[]} */
   const messages = [];
