@@ -34,7 +34,7 @@ def test_a_port_that_is_asked_for_and_taken_is_refused(taken: int, capsys: pytes
     assert main(["app", "--port", str(taken)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"port {taken} of 127.0.0.1 cannot be had: another program has it" in said.err
+    assert f"cannot listen on port {taken} of 127.0.0.1: another program is using it" in said.err
 
 
 def test_the_usual_port_gives_way_when_it_is_taken(store: Path) -> None:
@@ -62,8 +62,8 @@ def test_other_addresses_than_loopback_are_warned_of_and_still_guarded(store: Pa
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert process.stderr.read().splitlines() == [
-            "wgemma: whoever reaches this machine can read these models; and browsers give pages a GPU over https or "
-            "on their own machine only."
+            "wgemma: anyone who can reach this machine can download these models. On other machines the page needs "
+            "https: browsers offer WebGPU only there and on localhost."
         ]
 
 

@@ -16,7 +16,7 @@ from wgemma.gpu.tape import Tape
 ADAPTERS = adapters()
 pytestmark = pytest.mark.skipif(not ADAPTERS, reason="there is no WebGPU adapter")
 timed = pytest.mark.skipif(
-    not ADAPTERS or "timestamp-query" not in ADAPTERS[0].features, reason="the adapter has no timestamp-query"
+    not ADAPTERS or "timestamp-query" not in ADAPTERS[0].features, reason="the adapter lacks timestamp-query"
 )
 
 SHORT = ["--prompt", "16,40", "--depth", "0,40", "--tokens", "8", "--repeat", "1", "--context", "128"]
@@ -132,7 +132,7 @@ def test_an_adapter_without_timestamps_says_so(
     monkeypatch.setattr("wgemma.cli.bench.open_device", lambda: NativeDevice(features=False))
     assert main(["bench", tiny, *SHORT, "--prompt", "8", "--depth", "0", "--profile", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert "has no timestamp-query" in report["notes"][0]
+    assert "lacks timestamp-query" in report["notes"][0]
     assert report["decode"][0]["profile"] == []
 
 

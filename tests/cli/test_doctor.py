@@ -92,6 +92,6 @@ def test_hints_fit_the_adapter() -> None:
         info=replace(good.info, kind="CPU"), limits=DEFAULT_LIMITS, features=frozenset({"timestamp-query"})
     )
     cpu, lacking, floor = hints(plain)  # type: ignore[arg-type]
-    assert "computes on the CPU" in cpu
+    assert "runs on the CPU" in cpu
     assert "lacks subgroups" in lacking
-    assert "spans 128 MiB at most" in floor
+    assert "limited to 128 MiB" in floor

@@ -48,7 +48,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(here: Path, capsys
     assert code == 130 and "Traceback" not in shown
     assert "training" in shown and "loss" in shown and "left" in shown  # the bar
     (step,) = (folder.name.removeprefix("checkpoint-") for folder in newest(here / "out"))
-    assert f"Stopped after step {step} of 100000; all of it is saved. Go on with:" in shown
+    assert f"Stopped after step {step} of 100000; everything is saved. Resume with:" in shown
     (again,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("wgemma finetune")]
     assert shlex.split(again) == ["wgemma", "finetune", TINY, "data.jsonl", "-o", "out", "--resume", "--skip-bad"]
     assert main([*shlex.split(again)[1:], "--rank", "3"]) == 1
@@ -69,7 +69,7 @@ def test_a_device_that_goes_leaves_what_is_saved_and_says_how_to_go_on(
     arguments = ["finetune", TINY, "data.jsonl", "-o", "out", "--steps", "4", "--save-every", "1", *SMALL]
     assert main(arguments) == 1
     shown = capsys.readouterr().err
-    assert "was lost" in shown and "Step 2 is saved; go on with: wgemma finetune gemma4:tiny data.jsonl" in shown
+    assert "was lost" in shown and "Step 2 is saved; resume with: wgemma finetune gemma4:tiny data.jsonl" in shown
 
 
 def newest(out: Path) -> list[Path]:
@@ -121,12 +121,12 @@ def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: 
     arguments = ["finetune", TINY, "-o", "out", "data.jsonl", "--steps", "2", "--skip-bad", *SMALL]
     assert main(arguments) == 0
     printed = capsys.readouterr()
-    assert "data.jsonl: 5 examples, " in printed.err and " are learnt" in printed.err
-    assert "data.jsonl: 1 longer than 32 tokens, and cut (--seq allows more)" in printed.err
-    assert "data.jsonl: 1 left out as bad, in lines 5\n" in printed.err
-    assert "2 steps of 1 × 32 tokens, rank 2 on q,v, " in printed.err and " beside the model" in printed.err
+    assert "data.jsonl: 5 examples, " in printed.err and " of them trained on" in printed.err
+    assert "data.jsonl: 1 cut to 32 tokens (--seq allows more)" in printed.err
+    assert "data.jsonl: 1 bad, skipped: lines 5\n" in printed.err
+    assert "2 steps of 1 × 32 tokens, rank 2 on q,v, " in printed.err and " on top of the model" in printed.err
     assert "step 1/2: loss " in printed.err and "step 2/2: loss " in printed.err
-    assert printed.out.startswith("out holds the adapter: loss ")
+    assert printed.out.startswith("Adapter written to out: loss ")
     assert printed.out.endswith("\n  wgemma run gemma4:tiny --adapter out\n")
     assert main(arguments) == 1
     assert "out holds a training that got as far as step 2. Go on with it by --resume" in capsys.readouterr().err

@@ -215,7 +215,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(
     lora: str, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out.write_bytes(b"precious")
-    assert refused(capsys, "gemma4:tiny", lora, "-o", out) == f"{out} is there already. --force replaces it."
+    assert refused(capsys, "gemma4:tiny", lora, "-o", out) == f"{out} already exists. Use --force to overwrite it."
     assert out.read_bytes() == b"precious"
     assert main(["merge", "gemma4:tiny", lora, "-o", str(out), "--force"]) == 0
     assert out.read_bytes()[:4] == b"GGUF"
@@ -235,7 +235,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, lora: str, out: Path, capsys:
     assert "of shape [64, 65], but the model's is [64, 64]." in refused(capsys, "gemma4:tiny", wide, "-o", out)
     assert "must be a number" in refused(capsys, "gemma4:tiny", lora, "--scale", "nan", "-o", out)
     assert "is a folder" in refused(capsys, "gemma4:tiny", lora, "-o", tmp_path)
-    assert "make it first" in refused(capsys, "gemma4:tiny", lora, "-o", tmp_path / "a" / "b.gguf")
+    assert "create it first" in refused(capsys, "gemma4:tiny", lora, "-o", tmp_path / "a" / "b.gguf")
     assert "no such file" in refused(capsys, "gemma4:tiny", tmp_path / "none.gguf", "-o", out)
     assert "not an adapter" in refused(capsys, "gemma4:tiny", locate_blob("gemma4:tiny"), "-o", out)
     assert not out.exists()
@@ -244,7 +244,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, lora: str, out: Path, capsys:
 def test_values_beyond_the_type_are_refused(shared: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, adapter = shared / "models/tiny-e2b-F16.gguf", shared / "lora/adapters/e2b-lora7"
     message = refused(capsys, base, adapter, "--scale", "1e9", "-o", out)
-    assert message == "blk.0.ffn_down.weight would get values beyond F16. Is the scale what you meant?"
+    assert message == "blk.0.ffn_down.weight would overflow F16. Try a smaller --scale."
     assert not list(out.parent.iterdir())
 
 

@@ -143,7 +143,7 @@ def test_a_stop_text_ends_the_answer() -> None:
 def test_an_empty_prompt_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here(["run", TINY]) == 1
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "Nothing was asked: the prompt is empty.\n")
+    assert (printed.out, printed.err) == ("", "The prompt is empty, so there is nothing to answer.\n")
     assert run_here(["run", TINY, "--json"]) == 1
 
 
@@ -315,14 +315,14 @@ def chat() -> Iterator[Terminal]:
 
 def test_a_chat_answers_line_after_line(chat: Terminal, tmp_path: Path) -> None:
     first = chat.say("hello")
-    assert "(cut after 8 tokens, as max_tokens asks)" in first
+    assert "(cut off after 8 tokens: max_tokens)" in first
     assert "re-used" in chat.say("/set verbose") + chat.say("and again")
     chat.type('"""one\n')
     chat.until("... ")
     chat.type('two"""\n')
     assert "generated    8 tokens" in chat.until(">>> ")
     saved = tmp_path / "chat.json"
-    assert "The chat is in" in chat.say(f"/save {saved}")
+    assert "Chat saved to" in chat.say(f"/save {saved}")
     questions = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
     assert questions == ["hello", "and again", "one\ntwo"]
     chat.type("/bye\n")
@@ -335,7 +335,7 @@ def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
     shown = chat.say("/show parameters")
     assert "temperature       0.5         set" in shown
     assert "top_k             64          model" in shown
-    assert "There is no system text." in chat.say("/show system")
+    assert "There is no system prompt." in chat.say("/show system")
     chat.type('/set system """Be brief.\n')
     chat.until("... ")
     chat.type('Be kind."""\n')
@@ -344,7 +344,7 @@ def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
     assert "architecture    gemma4" in chat.say("/show info")
     assert "<|turn>user" in chat.say("/show template")
     assert "think first" in chat.say("/set think")
-    assert "(cut after 3 tokens" in chat.say("hello")
+    assert "(cut off after 3 tokens" in chat.say("hello")
 
 
 def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
@@ -356,14 +356,14 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
         "/set parameter temprature 1": "Did you mean temperature?",
         "/set parameter top_k many": "top_k is 'many'; it must be a whole number.",
         "/set parameter top_p 2": "top_p is 2.0; it must be a number from 0 to 1.",
-        "/set parameter num_ctx 99": "start again with --context",
+        "/set parameter num_ctx 99": "restart with --context",
         "/show nothing": "/show lists them.",
         "/load nowhere.json": "nowhere.json: no such file.",
         f"/load {notes}": "is not a saved chat",
-        f"/save {notes}": "is no saved chat. Choose another name.",
+        f"/save {notes}": "is not a saved chat. Choose another name.",
         "/save /no/such/folder/x": "cannot be written",
         "/save": "Write /save FILE.",
-        "/?": "begins a text of several lines",
+        "/?": "start a message of several lines",
         "/set": "/set nohistory",
         "/show": "/show template",
     }.items():
@@ -378,7 +378,7 @@ def test_a_question_too_long_is_told_and_taken_back() -> None:
     terminal.until(">>> ")
     assert "the context holds 40" in terminal.say("a b " * 40)
     assert "(cut" in terminal.say("hello")
-    assert "(cut: the context of 40 tokens is full)" in terminal.say("hello")
+    assert "(cut off: the context of 40 tokens is full)" in terminal.say("hello")
     terminal.close()
 
 
@@ -386,7 +386,7 @@ def test_a_saved_chat_is_taken_up_again(chat: Terminal, tmp_path: Path) -> None:
     chat.say("hello")
     chat.say("/set parameter temperature 0.25")
     chat.say(f"/save {tmp_path}/chat.json")
-    assert "forgotten" in chat.say("/clear")
+    assert "cleared" in chat.say("/clear")
     chat.say("/set parameter temperature 1")
     chat.type(f"/load {tmp_path}/chat.json\n")
     assert "2 messages, saved with gemma4:tiny." in chat.until(">>> hello")
@@ -429,18 +429,18 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(chat: Terminal, tmp_pat
     assert question["content"] == "tell me all"
     assert len(reply["content"]) > 5
     chat.say("/set parameter max_tokens 2")
-    assert "(cut after 2 tokens" in chat.say("go on")
+    assert "(cut off after 2 tokens" in chat.say("go on")
 
 
 def test_ctrl_c_at_the_prompt_gives_a_hint_however_often_it_is_pressed(chat: Terminal) -> None:
     deadline = time.monotonic() + PATIENCE
-    while "Ctrl-D or /bye leaves." not in chat.seen:
+    while "Press Ctrl-D or type /bye to leave." not in chat.seen:
         assert time.monotonic() < deadline
         chat.type("\x03")  # Python overlooks one that comes in the moment before it waits for a key
         chat.hear(1)
     chat.type("\x03\x03\x03")
     chat.type("\n\n/show system\n")  # the first key may belong to an interruption still under way
-    chat.until("There is no system text.")
+    chat.until("There is no system prompt.")
     chat.until(">>> ")
     chat.type("\x04")
     assert chat.leave() == 0
@@ -592,7 +592,7 @@ def test_a_reply_remembers_what_came_and_when() -> None:
     assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
     told = statistics(reply, 1.5)
     assert "load         1.50 s" in told
-    assert "re-used      2 tokens, so 3 were computed" in told
+    assert "re-used      2 tokens; 3 were computed" in told
     assert remark(reply, 100) == ""
 
 
@@ -627,7 +627,7 @@ def test_what_was_cut_before_anything_was_said_is_not_kept() -> None:
     cancelled = Reply(thinking="hm", finish_reason="cancelled")
     chat.keep("why?", cancelled)
     assert chat.messages == []
-    assert "not kept" in remark(cancelled, 10)
+    assert "dropped" in remark(cancelled, 10)
     chat.keep("why?", Reply(text="Beca", finish_reason="cancelled"))
     assert [message["content"] for message in chat.messages] == ["why?", "Beca"]
 
@@ -705,5 +705,5 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     other = Conversation(Settings())
     assert other.load(tmp_path / "chat") == "m"
     assert (other.messages, other.system, other.settings) == (messages, "Be brief.", chat.settings)
-    with pytest.raises(SessionError, match="no saved chat"):
+    with pytest.raises(SessionError, match="not a saved chat"):
         chat.save(tmp_path, "m")

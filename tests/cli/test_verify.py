@@ -19,7 +19,7 @@ def store(monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> Store:
 def test_a_whole_model_is_whole(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "gemma4:tiny"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == "gemma4:tiny is whole: 4 blobs, 1.3 MB.\n"
+    assert printed.out == "gemma4:tiny is intact: 4 blobs, 1.3 MB.\n"
     assert printed.err.endswith("hashing gemma4:tiny: 100 %\n")
 
 

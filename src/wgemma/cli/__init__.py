@@ -1,6 +1,6 @@
 """The `wgemma` command: one file per verb, each with `add(verbs)` for its options and a function that does the work.
 
-A user's mistake ends in one sentence on standard error and exit code 1; a wrong option in 2; Ctrl-C in 130.
+A user's mistake prints one sentence to standard error and exits with 1; a bad option exits with 2, Ctrl-C with 130.
 """
 
 import argparse
@@ -27,9 +27,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # never fail over a character the terminal lacks
     try:
-        options = parser().parse_args(arguments)  # in here, because a Ctrl-C may come while the verbs are imported
+        options = parser().parse_args(arguments)  # inside `try`: Ctrl-C may come while verbs are imported
         code: int = options.do(options)
         sys.stdout.flush()
         return code
@@ -41,6 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has enough; keep the interpreter from complaining when it flushes at exit.
+        # The reader closed the pipe; keep the interpreter from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,4 +1,4 @@
-"""`wgemma app`: the page, served to this machine's browser, or written out as a static site."""
+"""`wgemma app`: serves the web page to this machine's browser, or exports it as a static site."""
 
 import argparse
 import errno
@@ -18,10 +18,10 @@ TRIES = 20
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("app", help="the web page: Gemma 4 in your browser, on your own GPU")
-    verb.add_argument("--port", type=_port, metavar="N", help=f"the port (default: {PORT}, or the next that is free)")
-    verb.add_argument("--host", default="127.0.0.1", metavar="H", help="the address to listen on (default: 127.0.0.1)")
-    verb.add_argument("--open", action=argparse.BooleanOptionalAction, help="open the page in the browser")
+    verb = verbs.add_parser("app", help="serve the web page: Gemma 4 in your browser, on your GPU")
+    verb.add_argument("--port", type=_port, metavar="N", help=f"use this port (default: {PORT}, or the next free one)")
+    verb.add_argument("--host", default="127.0.0.1", metavar="H", help="listen on this address (default: 127.0.0.1)")
+    verb.add_argument("--open", action=argparse.BooleanOptionalAction, help="open the page in your browser")
     verb.add_argument("--export", type=Path, metavar="DIR", help="write a static site to DIR instead of serving")
     verb.add_argument(
         "--with",
@@ -29,7 +29,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         action="append",
         default=[],
         metavar="MODEL",
-        help="with --export: put this model into it too",
+        help="include this model in the --export; repeatable",
     )
     verb.set_defaults(do=app)
 
@@ -37,14 +37,14 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) < 1 << 16:
         return int(text)
-    raise argparse.ArgumentTypeError("a port is a number from 0 (any that is free) to 65535")
+    raise argparse.ArgumentTypeError("a port is a number from 0 (any free port) to 65535")
 
 
 def app(options: argparse.Namespace) -> int:
     if options.export is not None:
         return _export(options)
     if options.extra:
-        raise Error("--with is for --export; the app offers every model of the Ollama store as it is.")
+        raise Error("--with is for --export; the app already offers every model in the Ollama store.")
     return _serve(options)
 
 
@@ -54,7 +54,7 @@ def _export(options: argparse.Namespace) -> int:
 
     written = export(options.export, [offer_of(name) for name in options.extra])
     size = human_bytes(sum(path.stat().st_size for path in written))
-    print(f"{len(written)} files, {size}, in {options.export}. Any web server can serve them; to try it here:")
+    print(f"Wrote {len(written)} files, {size}, to {options.export}. Any web server can serve them. To try it here:")
     print(f"python3 -m http.server --bind 127.0.0.1 --directory {options.export}")
     return 0
 
@@ -66,16 +66,16 @@ def _serve(options: argparse.Namespace) -> int:
     listening = _listen(options.host, options.port)
     host, port = ip_address(listening.getsockname()[0]), listening.getsockname()[1]
     if options.port is None and port != PORT:
-        print(f"Port {PORT} is taken. Chats are kept per address: those of the usual one are not shown here.")
+        print(f"Port {PORT} is taken. Browsers keep chats per address, so your usual chats will not appear here.")
     if not host.is_loopback:
         print(
-            "wgemma: whoever reaches this machine can read these models; and browsers give pages a GPU over https or "
-            "on their own machine only.",
+            "wgemma: anyone who can reach this machine can download these models. On other machines the page needs "
+            "https: browsers offer WebGPU only there and on localhost.",
             file=sys.stderr,
         )
     address = _address(host, port)
     with suppress(KeyboardInterrupt):  # the usual way out, not a mistake
-        print(f"wgemma is at {address} (Ctrl-C ends it)", flush=True)
+        print(f"wgemma is at {address} (press Ctrl-C to stop)", flush=True)
         if options.open or (options.open is None and _has_screen()):
             webbrowser.open(address)
         serve(application, listening)
@@ -83,7 +83,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _address(host: IPv4Address | IPv6Address, port: int) -> str:
-    """What to type into the browser of this machine; "all addresses" is none."""
+    """The URL to open on this machine, also when listening on all addresses."""
     if host.is_unspecified:
         host = ip_address("127.0.0.1" if host.version == 4 else "::1")
     return f"http://{host if host.version == 4 else f'[{host}]'}:{port}/"
@@ -98,11 +98,11 @@ def _is_address(host: str) -> bool:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket on the port asked for, or else on the first free one from the usual on."""
+    """A socket on the given port, or on the first free one from the default on."""
     try:
         family, *_, (found, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise Error(f"--host {host}: there is no such address. 127.0.0.1 is this machine.") from None
+        raise Error(f"--host {host}: no such address. 127.0.0.1 is this machine.") from None
     trouble = OSError()
     for candidate in (port,) if port is not None else (*range(PORT, PORT + TRIES), 0):
         try:
@@ -111,11 +111,11 @@ def _listen(host: str, port: int | None) -> socket.socket:
             trouble = error
     if trouble.errno == errno.EADDRNOTAVAIL:
         raise Error(f"--host {host} is not an address of this machine. 127.0.0.1 always is.")
-    why = "another program has it" if trouble.errno == errno.EADDRINUSE else trouble.strerror
-    raise Error(f"port {port} of {host} cannot be had: {why}. Choose another --port, or leave it out.")
+    why = "another program is using it" if trouble.errno == errno.EADDRINUSE else trouble.strerror
+    raise Error(f"cannot listen on port {port} of {host}: {why}. Choose another --port, or leave it out.")
 
 
 def _has_screen() -> bool:
-    """Whether somebody sits here: a terminal, and a desktop for a browser to appear on."""
+    """Whether someone can see a browser window: there is a terminal and a desktop."""
     desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(desktop) and sys.stdout.isatty()

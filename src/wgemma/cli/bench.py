@@ -1,7 +1,7 @@
-"""`wgemma bench MODEL`: how fast a model runs here, and what share of the memory's speed that is.
+"""`wgemma bench MODEL`: measures how fast a model runs here, and what share of the memory bandwidth it uses.
 
-A decoded token reads every weight once and all keys and values it may see, so bytes per token × tokens per second is
-held against what this adapter streams when it does nothing else. All figures are medians after a warm-up.
+A decoded token reads every weight once and all keys and values it attends to, so bytes per token × tokens per second is
+compared with what this adapter streams when it does nothing else. All figures are medians after a warm-up.
 """
 
 import argparse
@@ -37,36 +37,45 @@ from wgemma.sync import run
 T = TypeVar("T")
 
 GREEDY = Sampling(temperature=0, seed=0)
-REPLAYS = 8  # recordings timed for the host's share; a profile's runs are fewer
+REPLAYS = 8  # recordings timed for the host's share; a profile does fewer runs
 STREAM_GROUP = 32 << 10  # bytes one workgroup of kernels/stream.wgsl reads
 STREAM_SECONDS = 0.5
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("bench", help="how fast a model runs here")
+    verb = verbs.add_parser("bench", help="measure how fast a model runs here")
     verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
-    verb.add_argument("--prompt", type=whole_numbers(1), default=[512, 2048], metavar="N,N", help="prompt lengths")
-    verb.add_argument("--depth", type=whole_numbers(0), default=[0, 4096], metavar="N,N", help="tokens before decoding")
-    verb.add_argument("--tokens", type=whole_number(1), default=64, metavar="N", help="tokens to decode at each depth")
     verb.add_argument(
-        "--repeat", type=whole_number(1), default=3, metavar="N", help="measure so often, take the median"
+        "--prompt", type=whole_numbers(1), default=[512, 2048], metavar="N,N", help="prefill prompts of N tokens"
     )
-    verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
-    verb.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the products (default: fast)")
-    verb.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where per-layer embeddings lie")
-    verb.add_argument("--context", type=whole_number(1), metavar="N", help="the most tokens of a sequence")
+    verb.add_argument("--depth", type=whole_numbers(0), default=[0, 4096], metavar="N,N", help="decode after N tokens")
+    verb.add_argument("--tokens", type=whole_number(1), default=64, metavar="N", help="decode N tokens at each depth")
+    verb.add_argument(
+        "--repeat", type=whole_number(1), default=3, metavar="N", help="measure N times and take the median"
+    )
+    verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
+    verb.add_argument(
+        "--precision",
+        choices=("fast", "exact"),
+        default="fast",
+        help="round activations to 8 bits, or compute exactly (default: fast)",
+    )
+    verb.add_argument(
+        "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
+    )
+    verb.add_argument("--context", type=whole_number(1), metavar="N", help="limit the context to N tokens")
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
-    verb.add_argument("--image", action="store_true", help="time the encoding of an image")
-    verb.add_argument("--audio", action="store_true", help="time the encoding of a sound")
+    verb.add_argument("--image", action="store_true", help="time encoding an image")
+    verb.add_argument("--audio", action="store_true", help="time encoding a sound")
     verb.add_argument(
         "--adapter",
         type=whole_number(1),
         nargs="?",
         const=16,
         metavar="RANK",
-        help="time a LoRA adapter's share, rank 16",
+        help="time a LoRA adapter of this rank (default: 16)",
     )
-    verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
+    verb.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=bench)
 
@@ -74,7 +83,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def whole_number(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return parse
@@ -90,7 +99,7 @@ def whole_numbers(least: int) -> Callable[[str], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The model's way to a device that is open already."""
+    """Loading the model onto a device that is already open."""
 
     seconds: float
     bytes: int
@@ -101,7 +110,7 @@ class Load:
 class Prefill:
     tokens: int
     tokens_per_s: float
-    first_token_s: float  # until the token after the prompt is on the host
+    first_token_s: float  # until the first token after the prompt is on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +118,10 @@ class Decode:
     depth: int
     tokens: int
     tokens_per_s: float
-    host_ms: float  # per token, spent recording its commands
+    host_ms: float  # per token, to record its commands
     dispatches: int
     weight_bytes: int  # read per token
-    kv_bytes: int  # read per token, half-way through the measurement
+    kv_bytes: int  # read per token, halfway through the measurement
     gb_per_s: float
     share: float  # of the streaming bandwidth
     profile: list[KernelTime] = field(default_factory=list)
@@ -126,7 +135,7 @@ class Report:
     context: int
     kv: str
     precision: str
-    ple: str | None  # where the per-layer table lies: gpu, host, or None for a model without one
+    ple: str | None  # where the per-layer table is: gpu, host, or None for a model without one
     load: Load
     stream_gb_per_s: float
     prefill: list[Prefill]
@@ -153,8 +162,8 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
-    """All figures; `total` is about how many bytes will be loaded."""
-    say("measuring the memory's speed")
+    """All figures; `total` is roughly how many bytes will be loaded."""
+    say("measuring memory bandwidth")
     stream = stream_bandwidth(device)
     model, loading = load_model(device, options, total)
     with model:
@@ -164,7 +173,7 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
         prompts = fitting(options.prompt, engine.context - 2, "a prompt", notes)
         depths = fitting(options.depth, engine.context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
         if options.profile and "timestamp-query" not in device.features:
-            _note(f"{device.info.name} has no timestamp-query: its kernels cannot be timed one by one.", notes)
+            _note(f"{device.info.name} lacks timestamp-query, so its kernels cannot be timed one by one.", notes)
         return Report(
             model=model.name,
             wgemma=__version__,
@@ -187,7 +196,7 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
 def _towers(
     what: str, measure: Callable[[GpuTowers, int], Iterable[T]], towers: GpuTowers, repeat: int, notes: list[str]
 ) -> list[T]:
-    """How long media take; a model that cannot take them leaves a note."""
+    """How long media take to encode; a model without that tower leaves a note."""
     say(f"measuring {what}")
     towers.watch = heard_by(lambda nbytes: None)
     try:
@@ -232,7 +241,7 @@ def say(line: str) -> None:
 
 
 def stream_bandwidth(device: Device) -> float:
-    """Bytes per second of a kernel that only reads; the best of all tries."""
+    """Bytes per second of a kernel that only reads; the best of all runs."""
     size = (64 if device.info.kind == "CPU" else 512) << 20
     size = min(size, device.limits.buffer // STREAM_GROUP * STREAM_GROUP)
     span = min(size, device.limits.binding // STREAM_GROUP * STREAM_GROUP)
@@ -246,7 +255,7 @@ def stream_bandwidth(device: Device) -> float:
     while clock() < end:
         seconds = _timed(device, program, passes)
         best = max(best, passes * size / seconds)
-        if seconds < STREAM_SECONDS / 10:  # so short that starting and waiting weigh in
+        if seconds < STREAM_SECONDS / 10:  # so short that launch and wait overhead matter
             passes *= 2
     tape.free()
     device.free(words)
@@ -263,7 +272,7 @@ def _timed(device: Device, program: Program, passes: int) -> float:
 
 
 class Bencher:
-    """Measures one session, over and over from its start. Token ids are random, and the same every time."""
+    """Measures one session, restarting it each time. Token ids are random but the same every time."""
 
     def __init__(self, session: Session, repeat: int) -> None:
         self.session = session
@@ -273,12 +282,12 @@ class Bencher:
 
     def prefill(self, count: int) -> Prefill:
         say(f"measuring a prompt of {count} tokens")
-        ids = self.ids(count + 1)  # the last one is the first decoding step's
+        ids = self.ids(count + 1)  # the last one belongs to the first decode step
         times = warmed_up(self.device, lambda: self._prompt(ids), self.repeat)
         return Prefill(count, count / median(read for read, _ in times), median(first for _, first in times))
 
     def _prompt(self, ids: list[int]) -> tuple[float, float]:
-        """Seconds until the prompt is computed, and until the first token is there."""
+        """Seconds until the prompt is computed, and until the first token."""
         self.session.reset()
         start = clock()
         self.compute(ids)
@@ -316,7 +325,7 @@ class Bencher:
         return adapted(self.session, rank, depth, tokens, self.repeat, lambda: self._decoding(ids, tokens))
 
     def _decoding(self, ids: list[int], tokens: int) -> float:
-        """Seconds to generate tokens after `ids`: the whole loop, with sampling and reading back."""
+        """Seconds to generate `tokens` after `ids`: the whole loop, including sampling and reading back."""
         self.compute(ids)
         start = clock()
         self._generate(ids, tokens)
@@ -347,11 +356,11 @@ class Bencher:
         return [dice.randrange(vocab) for _ in range(count)]
 
     def compute(self, ids: list[int]) -> None:
-        """Everything but the last of `ids`; says how far it is, if that takes long."""
+        """Prefills all but the last of `ids`, printing progress if it takes long."""
         said = clock()
 
         def tell() -> bool:
-            """Asked before every pass whether to stop there."""
+            """Called before every pass; never cancels."""
             nonlocal said
             if clock() - said > 1:
                 said = clock()
@@ -370,7 +379,7 @@ class Bencher:
         run(drain())
 
     def _poise(self, ids: list[int]) -> None:
-        """Brings the GPU to the step after `ids`, from where the recording may be replayed without the session."""
+        """Brings the GPU to the step after `ids`, where the recording can be replayed without the session."""
         self.compute(ids)
         self._generate(ids, 1)
 
@@ -432,7 +441,7 @@ def _lora_row(measured: Adapted) -> list[str]:
 
 def _print_profile(decode: Decode) -> None:
     total = sum(kernel.microseconds for kernel in decode.profile)
-    print(f"\none token at depth {decode.depth}, one dispatch after the other: {total:.0f} µs")
+    print(f"\none token at depth {decode.depth}, dispatches timed one by one: {total:.0f} µs")
     rows = [
         [
             kernel.kernel,
@@ -448,5 +457,5 @@ def _print_profile(decode: Decode) -> None:
 
 
 def figure(number: float) -> str:
-    """Three digits that matter."""
+    """Three significant digits."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"

@@ -1,4 +1,4 @@
-"""What an adapter costs while decoding, for `wgemma bench --adapter`: a random one on seven targets against none."""
+"""What an adapter costs in decode, for `wgemma bench --adapter`: a random one on seven targets against none."""
 
 import random
 from array import array
@@ -15,24 +15,24 @@ from wgemma.sync import run
 
 TARGETS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NAME = "random"
-_DICE = 4093  # numbers that are drawn; an adapter repeats them
+_DICE = 4093  # random numbers drawn; the adapter repeats them
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """Decoding with an adapter and without, by turns."""
+    """Decode with and without an adapter, alternating."""
 
     rank: int
     depth: int
     tokens_per_s: float
     bare_tokens_per_s: float
-    cost: float  # the share of a token's time that came on top
+    cost: float  # extra time per token, as a share of the time without
     dispatches: int
     bytes: int
 
 
 def adapted(session: Session, rank: int, depth: int, tokens: int, repeat: int, decode: Callable[[], float]) -> Adapted:
-    """`decode` gives the seconds of `tokens` tokens at `depth`, with whatever adapter the session has."""
+    """`decode` returns the seconds for `tokens` tokens at `depth`, with whatever adapter the session uses."""
     engine = session.engine
     before, bare = engine.adapters, session.adapter
     run(engine.adapt(before.having(random_adapter(session, rank), NAME, 1.0)))
@@ -55,7 +55,7 @@ def adapted(session: Session, rank: int, depth: int, tokens: int, repeat: int, d
 
 
 def random_adapter(session: Session, rank: int) -> AdapterFile:
-    """One of small numbers on every matrix that is usually adapted."""
+    """An adapter of small random numbers on the usual targets."""
     engine, dice = session.engine, random.Random(0)
     some = array("f", (dice.gauss(0, 0.01) for _ in range(_DICE)))
 

@@ -1,6 +1,6 @@
-"""What one decoded token reads from the GPU's memory, dispatch by dispatch, for `wgemma bench`.
+"""What one decoded token reads from GPU memory, dispatch by dispatch, for `wgemma bench`.
 
-Weights and caches are known by the buffers a dispatch binds; activations are not counted.
+Weights and caches are recognised by the buffers a dispatch binds; activations are not counted.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from wgemma.model.weights import Matrix
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One decoded token's time in a kernel, by what it reads; `gb_per_s` where that is weights or KV."""
+    """One decoded token's time in a kernel, by what it reads; `gb_per_s` only for weights and KV."""
 
     kernel: str
     what: str
@@ -32,7 +32,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one dispatch reads, in bytes and in words for people; activations are not counted."""
+    """What one dispatch reads, in bytes and as a description; activations are not counted."""
 
     what: str = ""
     weights: int = 0
@@ -40,7 +40,7 @@ class Read:
 
 
 class Reads:
-    """Knows weights and caches by the buffers a dispatch binds."""
+    """Recognises weights and caches by the buffers a dispatch binds."""
 
     def __init__(self, session: Session) -> None:
         self.engine: Engine = session.engine
@@ -48,7 +48,7 @@ class Reads:
         self.matrices = {id(part.buffer): matrix for matrix in _matrices(self.engine.weights) for part in matrix.parts}
 
     def of(self, dispatch: Dispatch, positions: int) -> Read:
-        """What a decoding step with `positions` tokens before it reads in this dispatch."""
+        """What this dispatch reads in a decode step after `positions` tokens."""
         bound = dispatch.bindings
         if "codes" in bound and id(_buffer(bound["codes"])) in self.matrices:
             return self._weights(dispatch, self.matrices[id(_buffer(bound["codes"]))])
@@ -102,7 +102,7 @@ def _matrices(weights: TextWeights) -> Iterator[Matrix]:
 
 
 def grouped(times: Sequence[tuple[str, float]], reads: Sequence[Read]) -> list[KernelTime]:
-    """The nanoseconds of one token's dispatches, added up by kernel and by what it reads; the longest first."""
+    """One token's dispatch times (ns), summed by kernel and by what it reads; longest first."""
     total = sum(nanoseconds for _, nanoseconds in times) or 1.0
     counts, spent, sizes = Counter[tuple[str, str]](), defaultdict[Any, float](float), Counter[tuple[str, str]]()
     for (kernel, nanoseconds), read in zip(times, reads, strict=True):

@@ -1,4 +1,4 @@
-"""How `wgemma bench` takes its times: the median of several, of a GPU that is awake."""
+"""How `wgemma bench` measures: the median of several runs on a warmed-up GPU."""
 
 from collections.abc import Callable
 from statistics import median
@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from wgemma.gpu.device import Device
 
-AWAKE = 1.5  # seconds of work until the clock of a GPU that was idle has risen
+AWAKE = 1.5  # seconds of work until an idle GPU's clock has risen
 
 T = TypeVar("T")
 
 
 def warmed_up(device: Device, work: Callable[[], T], repeat: int) -> list[T]:
-    """What `work` gives, so often. First it is done in vain: once, since that compiles kernels, and on a GPU for a
-    while, since that let its clock fall."""
+    """The results of `repeat` runs of `work`, after a warm-up: one run to compile kernels, and on a GPU enough to raise
+    its clock."""
     end = clock() + (0 if device.info.kind == "CPU" else AWAKE)
     work()
     while clock() < end:
@@ -23,5 +23,5 @@ def warmed_up(device: Device, work: Callable[[], T], repeat: int) -> list[T]:
 
 
 def typical(device: Device, work: Callable[[], float], repeat: int) -> float:
-    """The median of what `work` gives."""
+    """The median result of `work`."""
     return median(warmed_up(device, work, repeat))

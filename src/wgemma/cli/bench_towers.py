@@ -1,4 +1,4 @@
-"""How long a picture and a sound take to encode, for `wgemma bench`: from the host's memory to rows on the GPU."""
+"""How long images and sound take to encode, for `wgemma bench`: from host memory to rows on the GPU."""
 
 import random
 from array import array
@@ -15,13 +15,13 @@ from wgemma.model.audio import LONGEST
 from wgemma.model.mel import RATE
 from wgemma.sync import run
 
-PICTURE = (1920, 1344)  # becomes all the tokens of either budget: 40 × 28 as it is, 20 × 14 at half its size
+PICTURE = (1920, 1344)  # fills either budget: 40 × 28 tokens at full size, 20 × 14 at half
 BUDGETS = (280, 1120)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One picture through the vision tower."""
+    """One image through the vision tower."""
 
     tokens: int
     ms: float
@@ -38,7 +38,7 @@ class Listen:
 
 
 def looks(towers: GpuTowers, repeat: int) -> Iterator[Look]:
-    """A picture of noise in each budget."""
+    """An image of noise at each budget."""
     width, height = PICTURE
     pixels = Pixels(width, height, random.Random(0).randbytes(4 * width * height))
 
@@ -50,7 +50,7 @@ def looks(towers: GpuTowers, repeat: int) -> Iterator[Look]:
 
 
 def listens(towers: GpuTowers, repeat: int) -> Iterator[Listen]:
-    """Noise, as long as the tower takes it at once."""
+    """Noise of the longest duration the tower takes in one piece."""
     dice, length = random.Random(0), LONGEST / RATE
     samples = array("f", (dice.uniform(-1, 1) for _ in range(LONGEST)))
     seconds = _seconds(towers, lambda: towers.hear(samples), repeat)
@@ -58,7 +58,7 @@ def listens(towers: GpuTowers, repeat: int) -> Iterator[Listen]:
 
 
 def _seconds(towers: GpuTowers, encode: Callable[[], Coroutine[Any, Any, Buffer]], repeat: int) -> float:
-    """Of one encoding; the first, which loads the tower, does not count."""
+    """Seconds per encoding, not counting the first, which loads the tower."""
 
     def once() -> float:
         start = clock()

@@ -1,4 +1,4 @@
-"""One answer on its way from the model to the screen, with Ctrl-C listened to and the clock running."""
+"""Streams one answer from the model to the screen, handling Ctrl-C and timing it."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from wgemma.text.reply import ToolCall
 
 @dataclass
 class Reply:
-    """What has come of an answer so far, and when."""
+    """An answer so far, with timestamps."""
 
     text: str = ""
     thinking: str = ""
@@ -24,7 +24,7 @@ class Reply:
     finish_reason: str | None = None
     usage: Usage | None = None
     started: float = field(default_factory=time.perf_counter)
-    first: float | None = None  # when the first part came
+    first: float | None = None  # when the first part arrived
     ended: float | None = None
 
     def add(self, part: Part) -> None:
@@ -42,7 +42,7 @@ class Reply:
 
     @property
     def kept(self) -> bool:
-        """Whether it belongs into the history: it is complete, or was cut when something had been said."""
+        """Whether it belongs in the history: it is complete, or was cut short after saying something."""
         return self.finish_reason in ("stop", "length", "tool") or bool(self.text or self.tool_calls)
 
     def timings(self) -> dict[str, float | None]:
@@ -59,7 +59,7 @@ class Reply:
         }
 
     def record(self) -> dict[str, Any]:
-        """For machines."""
+        """The reply as JSON-ready data."""
         calls = [
             {"name": call.name, "arguments": call.arguments}
             | ({"error": call.error, "raw": call.raw} if call.error else {})
@@ -83,7 +83,7 @@ def _rate(count: int, seconds: float) -> float | None:
 def answer(
     model: Model, messages: list[dict[str, Any]], options: dict[str, Any], reply: Reply, hear: Callable[[Part], None]
 ) -> None:
-    """Fills `reply` with the answer to `messages`; `hear` is called with every part. Ctrl-C ends it as cancelled."""
+    """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it."""
     try:
         with Stop() as stop, closing(cast(Generator[Part, None, None], model.chat(messages, **options))) as parts:
             for part in parts:
@@ -94,16 +94,16 @@ def answer(
                     reply.finish_reason = "cancelled"
                     break
     except KeyboardInterrupt:
-        model.reset()  # cut in the middle of something: what the GPU holds is not to be relied on
+        model.reset()  # interrupted mid-step: the GPU's state cannot be trusted
         reply.finish_reason = "cancelled"
 
 
 class Stop:
-    """Meanwhile Ctrl-C is a request, looked at between two parts; the second one interrupts on the spot."""
+    """Inside this block, the first Ctrl-C is a request, checked between parts; the second interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
-        self.hint = b"\n(stopping after the prompt is read; Ctrl-C again stops at once)\n"
+        self.hint = b"\n(stopping after the prompt is read; press Ctrl-C again to stop at once)\n"
         self._mine = threading.current_thread() is threading.main_thread()
         self._before: Any = None
 

@@ -8,50 +8,50 @@ from wgemma.errors import SettingsError
 
 QUOTES = '"""'
 COMMANDS = {
-    "/set": "change how the model answers; /set alone lists what can be set",
-    "/show": "tell about the model and the chat; /show alone lists what there is",
-    "/image": "show the model a picture with the next message: /image FILE",
-    "/audio": "let the model hear a sound with the next message: /audio FILE",
+    "/set": "change a setting; /set alone lists them",
+    "/show": "show details of the model and the chat; /show alone lists the topics",
+    "/image": "attach an image to the next message: /image FILE",
+    "/audio": "attach a sound to the next message: /audio FILE",
     "/clear": "forget the chat",
-    "/save": "keep the chat in a file: /save FILE",
-    "/load": "go on with a chat from a file: /load FILE",
+    "/save": "save the chat to a file: /save FILE",
+    "/load": "load a chat from a file: /load FILE",
     "/bye": "leave, like Ctrl-D",
-    "/?": "this help, also /help",
+    "/?": "show this help, also /help",
 }
 ALIASES = {"/help": "/?", "/exit": "/bye"}
 SET = {
-    "system": "TEXT: the system text; without TEXT back to the model's own",
-    "parameter": "NAME VALUE: a parameter, such as temperature 0.5",
+    "system": "TEXT: set the system prompt; without TEXT, go back to the model's own",
+    "parameter": "NAME VALUE: set a parameter, such as temperature 0.5",
     "think": "let the model think before it answers",
     "nothink": "answer at once",
-    "history": "remember the lines typed, from one chat to the next",
-    "nohistory": "remember none from here on",
-    "verbose": "tell tokens and times after each answer",
-    "quiet": "do not",
+    "history": "remember the lines you type, from one chat to the next",
+    "nohistory": "stop remembering them",
+    "verbose": "print token counts and timings after each answer",
+    "quiet": "do not print them",
 }
 SHOW = {
-    "info": "what the model is",
-    "parameters": "their values, and where these come from",
-    "system": "the system text",
-    "template": "how messages are put to the model",
+    "info": "the model's details",
+    "parameters": "their values and where they come from",
+    "system": "the system prompt",
+    "template": "how messages become a prompt",
 }
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was entered. `literal` text was quoted: it is a message, even if it looks like a command."""
+    """One entry. `literal` text was quoted: it is a message even if it looks like a command."""
 
     text: str
     literal: bool = False
 
     @property
     def is_command(self) -> bool:
-        """A path begins with a slash, too, but has another one."""
+        """A path starts with a slash, too, but has a second one."""
         return not self.literal and self.text.lstrip().startswith("/") and self.text.split()[0].count("/") == 1
 
 
 def gather(line: str, more: Callable[[], str]) -> Line:
-    '''A whole entry: where `"""` opens a text, lines are added until one ends in `"""`.'''
+    '''A whole entry: after an opening `"""`, reads on until a line ends in `"""`.'''
     head, opened, text = line.partition(QUOTES)
     if not opened or head.split() not in ([], ["/set", "system"]):
         return Line(line)
@@ -63,7 +63,7 @@ def gather(line: str, more: Callable[[], str]) -> Line:
 
 
 def split_command(text: str) -> tuple[str, str]:
-    """A command and the rest of its line; a `SettingsError` suggests what may have been meant."""
+    """A command and the rest of its line; for a typo, the `SettingsError` suggests the nearest command."""
     name, _, rest = text.strip().partition(" ")
     return one_of(name, COMMANDS, ALIASES, "command", "/? lists them."), rest.strip()
 
@@ -80,14 +80,14 @@ def one_of(name: str, known: Iterable[str], aliases: dict[str, str], what: str, 
 
 def help_text() -> str:
     commands = _columns(COMMANDS)
-    quoted = _columns({QUOTES: f"begins a text of several lines, which ends with {QUOTES}"})
-    dropped = _columns({"FILE": "a picture or sound whose path stands in a message, or is dropped there, goes with it"})
+    quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}"})
+    dropped = _columns({"FILE": "attach an image or sound by typing its path in a message or dropping the file there"})
     keys = _columns({"Ctrl-C": "stop the answer", "Ctrl-D": "leave"})
     return f"Commands:\n{commands}\n{quoted}{dropped}{keys}"
 
 
 def topics(command: str, known: dict[str, str]) -> str:
-    """The list a command shows when it stands alone."""
+    """What a command prints without arguments: the list of its topics."""
     return _columns({f"{command} {topic}": meaning for topic, meaning in known.items()})
 
 

@@ -1,4 +1,4 @@
-"""What a chat consists of: its settings, its messages, and the file they can be kept in. Knows no terminal."""
+"""A chat: its settings, its messages, and the file they can be saved to. Knows no terminal."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ FORMAT, VERSION = "wgemma chat", 1
 MAX_FILE = 64 << 20
 NO_TOOLS = "There are no tools in this chat."
 
-# What can be set, in the order it is shown.
+# All parameters, in the order they are shown.
 PARAMETERS: dict[str, type] = {
     "temperature": float,
     "top_k": int,
@@ -39,7 +39,7 @@ RANGES = {"seed": (0, (1 << 64) - 1), "max_tokens": (1, 1 << 31), "thinking_budg
 
 @dataclass
 class Settings:
-    """`values` holds what the user has set; for the rest the model's own settings count."""
+    """`values` holds what the user has set; the model's own settings apply to the rest."""
 
     values: dict[str, Any] = field(default_factory=dict)
     think: bool = False
@@ -47,10 +47,10 @@ class Settings:
     verbose: bool = False
 
     def put(self, name: str, value: Any) -> str:
-        """Sets a parameter from text or from a value, or says what is wrong with it. Returns the name it goes by."""
+        """Sets a parameter from text or a value; raises `SettingsError` if invalid. Returns its canonical name."""
         name = OLLAMA_NAMES.get(name, name)
         if name in ("context", "num_ctx"):
-            raise SettingsError("the context is made when the model is loaded: start again with --context N.")
+            raise SettingsError("the context is fixed when the model is loaded; restart with --context N.")
         if name not in PARAMETERS:
             near = get_close_matches(name, PARAMETERS, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PARAMETERS)}."
@@ -59,7 +59,7 @@ class Settings:
         return name
 
     def options(self) -> dict[str, Any]:
-        """What `Model.chat` is called with."""
+        """The options for `Model.chat`."""
         return {"think": self.think, **self.values}
 
     def effective(self, own: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
@@ -81,9 +81,9 @@ def _texts(name: str, value: Any) -> list[str]:
         try:
             value = shlex.split(value)
         except ValueError:
-            raise SettingsError(f"{name} has a quotation mark that is not closed.") from None
+            raise SettingsError(f"{name} has an unclosed quotation mark.") from None
     if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-        raise SettingsError(f"{name} must be one or more texts.")
+        raise SettingsError(f"{name} must be one or more strings.")
     return value
 
 
@@ -95,7 +95,7 @@ def _number(name: str, value: Any) -> Any:
         whole = "a whole number" if kind is int else "a number"
         raise SettingsError(f"{name} is {str(value)!r:.80}; it must be {whole}.") from None
     if name in Sampling.__dataclass_fields__:
-        Sampling(**{name: number})  # knows its own ranges
+        Sampling(**{name: number})  # checks its own ranges
     least, most = RANGES.get(name, (number, number))
     if not least <= number <= most:
         raise SettingsError(f"{name} is {number}; it must be a number from {least} to {most}.")
@@ -103,7 +103,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 class Conversation:
-    """Messages in the order they were said. `system` is None while the model's own system text counts."""
+    """Messages in order. While `system` is None, the model's own system prompt applies."""
 
     def __init__(self, settings: Settings, messages: list[dict[str, Any]] | None = None, system: str | None = None):
         self.settings = settings
@@ -114,12 +114,12 @@ class Conversation:
             self.system = first if system is None and isinstance(first, str) else system
 
     def asking(self, question: Content) -> list[dict[str, Any]]:
-        """The messages to answer when `question` comes next."""
+        """The messages to send when `question` comes next."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, *self.messages, {"role": "user", "content": question}]
 
     def keep(self, question: Content, reply: Reply) -> None:
-        """The question and its answer, as far as it came; a question without any answer is taken back."""
+        """Adds the question and its answer, however far it got; a question without any answer is dropped."""
         if not reply.kept:
             return
         answer: dict[str, Any] = {"role": "assistant", "content": reply.text}
@@ -132,19 +132,19 @@ class Conversation:
         self.messages += [{"role": "tool", "name": call.name, "content": NO_TOOLS} for call in calls]
 
     def clear(self) -> None:
-        """Forgets what was said; the system text and the settings stay."""
+        """Forgets the messages; the system prompt and the settings stay."""
         self.messages.clear()
 
     # -- in a file
 
     def save(self, path: Path, model: str) -> None:
-        """Writes the chat. A file that is there already is replaced only if it is a chat, too."""
+        """Writes the chat to a file. An existing file is replaced only if it is a saved chat, too."""
         settings = {"think": self.settings.think, "parameters": self.settings.values}
         head = {"format": FORMAT, "version": VERSION, "model": model, "system": self.system, "settings": settings}
         text = json.dumps({**head, "messages": packed(self.messages)}, indent=1)
         try:
             if path.exists() and (not path.is_file() or _read(path).get("format") != FORMAT):
-                raise SessionError(f"{path} is there already and is no saved chat. Choose another name.")
+                raise SessionError(f"{path} already exists and is not a saved chat. Choose another name.")
             draft = path.with_name(path.name + ".new")
             draft.write_text(text, encoding="utf-8")
             draft.replace(path)
@@ -152,16 +152,16 @@ class Conversation:
             raise SessionError(f"{path} cannot be written: {getattr(error, 'strerror', error)}.") from None
 
     def load(self, path: Path) -> str:
-        """Takes messages, system text and settings from a file; says which model it was saved with."""
+        """Reads messages, system prompt and settings from a file; returns the model it was saved with."""
         found = _read(path)
         if found.get("format") != FORMAT:
             raise SessionError(f"{path} is not a saved chat. `/save FILE` writes one.")
         if found.get("version") != VERSION:
-            raise SessionError(f"{path} is of version {found.get('version')!r:.20}; this wgemma reads {VERSION}.")
+            raise SessionError(f"{path} has version {found.get('version')!r:.20}; this wgemma reads version {VERSION}.")
         messages, system, settings = found.get("messages"), found.get("system"), found.get("settings")
         if not isinstance(system, str | None) or not isinstance(settings, dict) or not isinstance(messages, list):
-            raise SessionError(f"{path} is damaged: messages, system text or settings are not what they should be.")
-        render(messages)  # refuses what could not be sent
+            raise SessionError(f"{path} is damaged: its messages, system prompt or settings have the wrong type.")
+        render(messages)  # rejects what could not be sent
         messages = unpacked(messages)
         fresh = Settings(think=settings.get("think") is True)
         parameters = settings.get("parameters")
@@ -173,7 +173,7 @@ class Conversation:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; what is no such file is an empty one."""
+    """The JSON object in a file; empty if the file holds anything else."""
     try:
         if not path.is_file():
             raise SessionError(f"{path}: no such file.")

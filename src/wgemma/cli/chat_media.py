@@ -1,6 +1,6 @@
-"""Pictures and sounds on their way into a chat: files that were named, and paths that were dragged into a line.
+"""Images and sounds for a chat: files named by the user, and paths dragged into a line.
 
-A file is read when it is attached, so the chat goes on when it is moved or deleted. Knows no terminal and no model.
+A file is read when it is attached, so it can be moved or deleted afterwards. Knows no terminal and no model.
 """
 
 import re
@@ -16,14 +16,14 @@ from wgemma.text.parts import file_of
 
 Content: TypeAlias = str | list[dict[str, Any]]  # of a message
 
-# What is worth looking at when a path stands in a line; what a file is, its first bytes say.
+# Which paths in a line are worth opening; the first bytes then say what the file is.
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus"}
-# A word: in quotation marks, or with spaces behind backslashes, as terminals write a file dropped on them.
+# A word: quoted, or with escaped spaces, the way terminals paste a dropped file.
 _WORD = re.compile(r"""(?<!\S)(?:'([^']+)'|"([^"]+)"|((?:\\.|[^\s\\])+))""")
 
 
 def attach(path: str | Path, kind: str | None = None, budget: int | None = None) -> dict[str, Any]:
-    """The file as a message part; `kind` is what the user says it is, None what its bytes say."""
+    """The file as a message part. `kind` is what the user calls it; with None, its first bytes decide."""
     where = Path(path).expanduser()
     word, recognise = ("sound", sound_format) if kind == "audio" else ("picture", image_format)
     name, view = contents(where, word, recognise)
@@ -31,7 +31,7 @@ def attach(path: str | Path, kind: str | None = None, budget: int | None = None)
         kind = "image" if image_format(view) else "audio" if sound_format(view) else None
     if kind is None:
         raise MediaError(
-            f"{path} is neither a picture nor a sound. Give a PNG, JPEG, WebP, GIF, WAV, MP3, FLAC or Ogg."
+            f"{path} is neither a picture nor a sound. Use a PNG, JPEG, WebP, GIF, WAV, MP3, FLAC or Ogg file."
         )
     (check_sound if kind == "audio" else check_picture)(name, view)
     part = {"type": kind, kind: bytes(view), "path": str(where.absolute())}
@@ -39,7 +39,7 @@ def attach(path: str | Path, kind: str | None = None, budget: int | None = None)
 
 
 def find(line: str) -> tuple[str, list[Path]]:
-    """A line without the paths of pictures and sounds in it, and those paths."""
+    """Splits a line into its text and the paths of the images and sounds in it."""
     found: list[Path] = []
 
     def look(word: re.Match[str]) -> str:
@@ -54,7 +54,7 @@ def find(line: str) -> tuple[str, list[Path]]:
 
 
 def _path(word: re.Match[str]) -> Path | None:
-    """The picture or sound a word names. A bare word is only a word: a path has a slash, or quotation marks."""
+    """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text."""
     quoted, bare = word[1] or word[2], word[3]
     text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
     if not quoted and not any(slash in text for slash in "/\\"):
@@ -70,7 +70,7 @@ def _path(word: re.Match[str]) -> Path | None:
 
 
 def message(text: str, media: Sequence[dict[str, Any]]) -> Content:
-    """The content of a message: what is shown comes before what is said about it."""
+    """The content of a message: media first, then the text about them."""
     if not media:
         return text
     return [*media, {"type": "text", "text": text}] if text.strip() else list(media)
@@ -83,7 +83,7 @@ def name_of(part: dict[str, Any]) -> str:
 
 
 def shown(content: Any) -> str:
-    """A message's content in words."""
+    """A message's content as text, with media as [image cat.png]."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -96,12 +96,12 @@ def shown(content: Any) -> str:
 
 
 def packed(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages without the bytes of their media: the paths stay."""
+    """Messages without the bytes of their media; only the paths are kept."""
     return _each_part(messages, lambda part: {k: v for k, v in part.items() if not isinstance(v, bytes)})
 
 
 def unpacked(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with the bytes of their media again; a file that is gone is a `MediaError`."""
+    """Messages with the bytes of their media read back; a missing file raises `MediaError`."""
 
     def full(part: dict[str, Any]) -> dict[str, Any]:
         kind, path = part.get("type"), part.get("path")

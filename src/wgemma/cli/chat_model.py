@@ -1,6 +1,6 @@
-"""From what the user named to a model ready to chat: found or fetched, what goes where told, and loaded.
+"""From the name the user typed to a model ready to chat: finds or downloads it, reports its memory use, loads it.
 
-All that is told goes to standard error; with `quiet` nothing is.
+All messages go to standard error; `quiet` suppresses them.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from wgemma.model.config import Config, find_tensors
 from wgemma.model.text import TABLE
 from wgemma.model.vision_config import has_vision
 
-QUICK = 64 << 20  # bytes that are loaded before a bar could be read
+QUICK = 64 << 20  # bytes that load too fast for a progress bar
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A loaded model and what else the chat wants to know of it. `target` is what `wgemma show` takes."""
+    """A loaded model and what else the chat needs. `target` is what `wgemma show` takes."""
 
     model: Model
     files: ModelFiles
@@ -59,7 +59,7 @@ def _short(files: ModelFiles) -> str:
 
 
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
-    """Loads a model; `options` has device, context, kv and ple, and perhaps a projector and adapters."""
+    """Loads a model. `options` has device, context, kv, precision and ple, and optionally projector and adapter."""
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
     projector = getattr(options, "projector", None)
@@ -67,7 +67,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
     start = time.perf_counter()
     with Gguf.open(files.model) as gguf:
         config = Config.from_gguf(gguf)
-        context = context_of(config, settings)  # refuses a wrong one before a device is opened
+        context = context_of(config, settings)  # rejects a bad one before a device is opened
         tensors = find_tensors(config, gguf.tensors)
         adapters = read_adapters(getattr(options, "adapter", None) or (), tensors)
         settings = replace(settings, images=has_vision(gguf) or bool(projector or files.projectors))
@@ -107,7 +107,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
 
 
 def read_adapters(named: Sequence[str], tensors: Mapping[str, Tensor]) -> list[tuple[AdapterFile, float]]:
-    """What `--adapter PATH[=SCALE]` names, and how much of it; one that does not fit is told before the model loads."""
+    """The adapters and scales of `--adapter PATH[=SCALE]`; one that does not fit is rejected before the model loads."""
     found = []
     for text in named:
         path, scale = split_scale(text)
@@ -118,18 +118,18 @@ def read_adapters(named: Sequence[str], tensors: Mapping[str, Tensor]) -> list[t
 
 
 def split_scale(text: str) -> tuple[str, float]:
-    """A path and what may follow its last "="; a path that has one itself is taken as it is."""
+    """PATH=SCALE → path and scale. An existing path that contains "=" is taken whole."""
     path, equals, scale = text.rpartition("=")
     if not equals or Path(text).exists():
         return text, 1.0
     try:
         return path, checked_scale(float(scale))
     except (ValueError, SettingsError):
-        raise SettingsError(f"--adapter {text}: {scale!r} is no scale; write PATH=0.5, for example.") from None
+        raise SettingsError(f"--adapter {text}: {scale!r} is not a scale; write PATH=0.5, for example.") from None
 
 
 def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
-    """The adapter to compute on; None is the NumPy reference, asked for or for want of any adapter."""
+    """The GPU to use; None is the NumPy reference, chosen by name or because there is no GPU."""
     if name == "reference":
         return None
     try:
@@ -139,8 +139,8 @@ def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
             raise
         reason = str(trouble).partition(". ")[0].rstrip(".")
         _tell(
-            f"No GPU to compute on ({reason}), so NumPy does it: right, but slow. To change that install "
-            "your GPU's driver; on Linux its Vulkan driver, or mesa-vulkan-drivers for one in software.",
+            f"No usable GPU ({reason}), so wgemma falls back to NumPy: correct but slow. To use a GPU, install its "
+            "driver: on Linux its Vulkan driver, or mesa-vulkan-drivers for a software one.",
             quiet=quiet,
         )
         return None
@@ -151,12 +151,12 @@ def _adapter(device: Device) -> str:
 
 
 def describe_plan(title: str, planned: Plan, context: int) -> str:
-    """What will take memory where: a small table on a terminal, one line elsewhere."""
-    where = "GPU" if planned.table_on_gpu else "host, a row for each token"
+    """Where memory will go: a small table on a terminal, one line elsewhere."""
+    where = "GPU" if planned.table_on_gpu else "host, read row by row"
     rows = [
         ("weights", planned.weights, "GPU"),
         *([("per-layer table", planned.table, where)] if planned.table else []),
-        ("keys and values", planned.kv, f"GPU, with all {context} tokens in use"),
+        ("KV cache", planned.kv, f"GPU, once all {context} tokens are in use"),
         ("activations", planned.activations, "GPU"),
         ("total", planned.gpu, "GPU"),
     ]
@@ -181,7 +181,7 @@ def _is_download(target: str) -> bool:
 
 
 def fetch(url: str, *, quiet: bool = False) -> Path:
-    """The file behind the URL, from the cache or into it; the bar appears only if something is to be fetched."""
+    """The file behind the URL, from the cache or downloaded into it; the bar appears only during a download."""
     with ExitStack() as stack:
         bars: list[Bar] = []
 

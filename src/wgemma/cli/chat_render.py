@@ -1,7 +1,7 @@
-"""Parts of a reply → what is written to the terminal. Pure: text in, text out.
+"""Parts of a reply → text for the terminal. Pure: text in, text out.
 
-Whatever the model says is taken for hostile. Each character is judged by itself, so it does not matter where the
-stream was cut: an escape sequence arrives as harmless text, with its escape character spelled out.
+Model output is treated as hostile. Each character is checked by itself, so it does not matter where the stream was
+split: an escape sequence comes out as harmless text, with its escape character spelled out.
 """
 
 import json
@@ -15,21 +15,21 @@ from wgemma.cli.output import clean
 from wgemma.text.reply import ToolCall
 
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they move no cursor
+JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they do not move the cursor
 
 
 def safe(text: str) -> str:
-    """Text for people, in every script; control characters but newline and tab are made visible."""
+    """Text in any script, with control characters other than newline and tab made visible."""
     return "".join(c if c in JOINERS or category(c) == "Zs" else clean(c) for c in text)
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether this stream is a terminal that likes escape sequences, and the user does, too."""
+    """Whether this stream is a terminal that supports escape sequences, and the user wants them."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Painter:
-    """Writes one reply. `colour` dims the thinking; `hide_thinking` shows that there is some, to those who watch."""
+    """Renders one reply. `colour` dims the thinking; `hide_thinking` shows only that there is some, if `watched`."""
 
     def __init__(self, *, colour: bool = False, watched: bool = False, hide_thinking: bool = False) -> None:
         self._dim, self._plain = (DIM, PLAIN) if colour else ("", "")
@@ -47,7 +47,7 @@ class Painter:
         return self._leave_thought() + self._track(safe(part.text)) if part.text else ""
 
     def end(self) -> str:
-        """What closes the reply: the cursor is at the start of a line afterwards, and no style is left on."""
+        """Closes the reply: leaves the cursor at the start of a line, with no style on."""
         return self._leave_thought(last=True) + ("\n" if self._column else "")
 
     def _thought(self, text: str) -> str:
@@ -84,30 +84,30 @@ class Painter:
 def describe(call: ToolCall) -> str:
     """get_weather(city="Paris", days=3)"""
     if call.error is not None:
-        return safe(f"a tool call that cannot be read ({call.error}): {call.raw}").replace("\n", "⏎")
+        return safe(f"invalid tool call ({call.error}): {call.raw}").replace("\n", "⏎")
     values = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
     return safe(f"{call.name}({', '.join(values)})").replace("\n", "⏎")
 
 
 def remark(reply: Reply, context: int) -> str:
-    """Why the answer ended, if it is not plain to see."""
+    """Why the answer ended, if that is not obvious."""
     if reply.finish_reason == "cancelled":
-        return "(stopped)" if reply.kept else "(stopped before the answer; the question is not kept)"
+        return "(stopped)" if reply.kept else "(stopped before the answer; the question is dropped)"
     if reply.finish_reason != "length" or reply.usage is None:
         return ""
     if reply.usage.prompt + reply.usage.generated >= context:
-        return f"(cut: the context of {context} tokens is full)"
-    return f"(cut after {reply.usage.generated} tokens, as max_tokens asks)"
+        return f"(cut off: the context of {context} tokens is full)"
+    return f"(cut off after {reply.usage.generated} tokens: max_tokens)"
 
 
 def statistics(reply: Reply, load_seconds: float | None = None) -> str:
-    """What `--verbose` tells, a fact a line."""
+    """What `--verbose` prints, one fact per line."""
     timings, usage = reply.timings(), reply.usage
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
     if usage is not None:
         computed = usage.prompt - usage.reused
         facts["prompt"] = f"{usage.prompt} tokens{_speed(timings['prompt_tokens_per_second'])}"
-        facts["re-used"] = f"{usage.reused} tokens, so {computed} were computed"
+        facts["re-used"] = f"{usage.reused} tokens; {computed} were computed"
         facts["generated"] = f"{usage.generated} tokens{_speed(timings['generated_tokens_per_second'])}"
     if (first := timings["first_token_seconds"]) is not None:
         facts["first token"] = f"after {first:.2f} s"

@@ -1,4 +1,4 @@
-"""`wgemma doctor`: which adapter wgemma uses and why, what it can do, and whether every kernel computes right on it."""
+"""`wgemma doctor`: which adapter wgemma uses and why, what it can do, and whether its kernels compute correctly."""
 
 import argparse
 import platform
@@ -21,24 +21,24 @@ FEATURES = ("shader-f16", "subgroups", "timestamp-query")
 LIMITS = {
     "binding": "one binding",
     "buffer": "one buffer",
-    "storage_buffers": "storage buffers of a kernel",
-    "workgroup_memory": "memory of a workgroup",
-    "invocations": "threads of a workgroup",
+    "storage_buffers": "storage buffers per kernel",
+    "workgroup_memory": "workgroup memory",
+    "invocations": "threads per workgroup",
     "workgroups": "workgroups per dimension",
-    "offset_alignment": "alignment of a binding",
+    "offset_alignment": "binding alignment",
 }
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("doctor", help="which GPU is used, and whether it computes right")
-    verb.add_argument("--sweep", action="store_true", help="test every kernel in all its shapes, not just a choice")
+    verb = verbs.add_parser("doctor", help="show which GPU is used and test the kernels on it")
+    verb.add_argument("--sweep", action="store_true", help="test every kernel in all shapes, not just a selection")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=doctor)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How one kernel did: its worst case, by error against what is allowed; `trouble` when it could not be run."""
+    """The result for one kernel: its worst case, by error relative to tolerance; `trouble` if it could not run."""
 
     kernel: str
     cases: int
@@ -80,7 +80,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def diagnose(*, quick: bool) -> Diagnosis:
-    """Opens the adapter wgemma would use and looks at it from all sides."""
+    """Opens the adapter wgemma would use and examines it."""
     device, listed = _open()
     try:
         checks = list(_checks(device, quick))
@@ -103,12 +103,12 @@ def diagnose(*, quick: bool) -> Diagnosis:
 
 
 def _open() -> tuple[Device, list[AdapterInfo]]:
-    """The device, and every adapter there is, the one in use first."""
+    """The device, and all adapters, starting with the one in use."""
     try:
         from wgemma.gpu.native import NativeDevice, adapters
     except (ImportError, OSError, RuntimeError) as trouble:
         raise DeviceError(
-            f"wgpu cannot be loaded: {trouble}. Install it again: `pip install --force-reinstall wgpu`."
+            f"wgpu cannot be loaded: {trouble}. Reinstall it: `pip install --force-reinstall wgpu`."
         ) from None
     found = adapters()
     if not found:
@@ -117,17 +117,17 @@ def _open() -> tuple[Device, list[AdapterInfo]]:
         )
     infos = [adapter.info for adapter in found]
     listed = [AdapterInfo(i["device"], i["backend_type"], i["adapter_type"], i["description"]) for i in infos]
-    return NativeDevice(found[0], compact=False), listed  # every kernel is tested, also those used elsewhere only
+    return NativeDevice(found[0], compact=False), listed  # tests every kernel, even ones not used on this adapter
 
 
 def _why(listed: list[AdapterInfo]) -> str:
-    """Adapters come with the fastest kind first, and in the system's order within a kind."""
+    """Why the first adapter was chosen: they are sorted by kind, fastest first, then in the system's order."""
     used, others = listed[0], listed[1:]
     if not others:
         return "it is the only one"
     if used.kind == others[0].kind:
-        return f"of the kind {used.kind} it is the first that the system names"
-    return f"the kind {used.kind} comes before {others[0].kind}"
+        return f"it is the first {used.kind} the system lists"
+    return f"{used.kind} is preferred to {others[0].kind}"
 
 
 def _versions() -> dict[str, str]:
@@ -154,7 +154,7 @@ def _checks(device: Device, quick: bool) -> Iterator[Check]:
 
 
 def _check(device: Device, kernel: str, quick: bool) -> Check:
-    """A kernel that a driver cannot even compile is a finding, not an accident."""
+    """Runs a kernel's cases. A kernel that fails to compile is a finding, not a crash."""
     from wgemma.reference.sweep import sweep
 
     verdicts: list[Verdict] = []
@@ -174,7 +174,7 @@ def _badness(verdict: "Verdict") -> tuple[bool, float]:
 
 
 def _tell(line: str, *, aloud: bool = False) -> None:
-    """One line on standard error that is written over where someone watches; elsewhere a line each, if `aloud`."""
+    """Progress on standard error: one line that updates in place on a terminal; elsewhere a new line, if `aloud`."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
     elif aloud:
@@ -189,18 +189,18 @@ def hints(device: Device) -> list[str]:
     found = []
     if device.info.kind == "CPU":
         found.append(
-            "This adapter computes on the CPU. If the machine has a GPU, install its Vulkan driver: that is tens to "
+            "This adapter runs on the CPU. If the machine has a GPU, install its Vulkan driver: that is tens to "
             "hundreds of times faster."
         )
     if "subgroups" not in device.features:
-        found.append("The adapter lacks subgroups: wgemma runs its plain kernels. A newer driver may bring them.")
+        found.append("The adapter lacks subgroups, so wgemma runs its plain kernels. A newer driver may add them.")
     if device.limits.binding <= DEFAULT_LIMITS.binding:
         found.append(
-            f"A binding spans {_mebibytes(device.limits.binding)} at most, WebGPU's floor: larger matrices are cut "
-            "into parts, at a dispatch each."
+            f"A binding is limited to {_mebibytes(device.limits.binding)}, WebGPU's minimum: larger matrices are "
+            "split, with a dispatch for each part."
         )
     if "timestamp-query" not in device.features:
-        found.append("There is no timestamp-query: `wgemma bench --profile` cannot time kernels here.")
+        found.append("The adapter lacks timestamp-query: `wgemma bench --profile` cannot time kernels here.")
     return found
 
 
@@ -214,12 +214,12 @@ def _print(diagnosis: Diagnosis) -> None:
     print(f"wgemma uses {clean(diagnosis.used)}: {diagnosis.why}.\n")
     table(["FEATURE", "HERE"], [[name, "yes" if there else "no"] for name, there in diagnosis.features.items()])
     print()
-    table(["LIMIT", "HERE", "WEBGPU'S FLOOR"], _limit_rows(diagnosis))
+    table(["LIMIT", "HERE", "WEBGPU'S MINIMUM"], _limit_rows(diagnosis))
     print()
     table(["KERNEL", "CASES", "WORST ERROR", "ALLOWED", "VERDICT"], [_check_row(check) for check in diagnosis.checks])
     print(f"\nOllama store {clean(diagnosis.store)}: {_counted(diagnosis.models)}")
     if diagnosis.hints:
-        print("\nWhat would be faster, or more:")
+        print("\nHints:")
         for hint in diagnosis.hints:
             print(f"- {hint}")
 

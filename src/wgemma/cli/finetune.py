@@ -1,5 +1,5 @@
-"""`wgemma finetune MODEL data.jsonl -o out/`: trains a LoRA adapter on the model as it is, and writes it for wgemma,
-PEFT and llama.cpp. Ctrl-C finishes the step, leaves a checkpoint and says how to go on.
+"""`wgemma finetune MODEL data.jsonl -o out/`: trains a LoRA adapter on the quantised model and writes it for wgemma,
+PEFT and llama.cpp. Ctrl-C finishes the step, saves a checkpoint and prints the command to resume.
 """
 
 import argparse
@@ -33,49 +33,51 @@ from wgemma.train.fitting import capacities, estimate
 from wgemma.train.settings import SCHEDULES, Settings
 from wgemma.train.trainer import Progress
 
-LINES = 20  # progress told where nobody watches
+LINES = 20  # progress lines per run without a terminal
 
 Hear = Callable[[Progress], None]
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("finetune", help="train a LoRA adapter on examples of your own")
+    verb = verbs.add_parser("finetune", help="train a LoRA adapter on your own examples")
     verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
     verb.add_argument("data", metavar="DATA", help="a .jsonl file: messages, prompt and completion, or Alpaca's keys")
-    verb.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="where to write; default: DATA's name, -lora")
-    verb.add_argument("--resume", action="store_true", help="go on from the last checkpoint in FOLDER")
-    verb.add_argument("--skip-bad", action="store_true", help="leave bad lines out instead of stopping")
-    verb.add_argument("--json", action="store_true", help="one JSON object per line")
+    verb.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="write to this folder (default: DATA-lora)")
+    verb.add_argument("--resume", action="store_true", help="resume from the last checkpoint in FOLDER")
+    verb.add_argument("--skip-bad", action="store_true", help="skip bad lines instead of stopping")
+    verb.add_argument("--json", action="store_true", help="print one JSON object per line")
     default = Settings()
 
     def setting(group: "argparse._ArgumentGroup", flag: str, name: str, kind: Any, told: str, letter: str) -> None:
         value = getattr(default, name)
         shown = ",".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
-        told = told if value is None else f"{told}; default: {shown}"
+        told = told if value is None else f"{told} (default: {shown})"
         group.add_argument(flag, dest=name, metavar=letter, type=kind, help=told)
 
-    what = verb.add_argument_group("the adapter")
-    setting(what, "--rank", "rank", int, "numbers between A and B", "N")
-    setting(what, "--alpha", "alpha", float, "the adapter counts alpha / rank", "X")
-    setting(what, "--targets", "targets", str, "what it changes; also ple_gate, ple_projection, and all", "NAMES")
-    how = verb.add_argument_group("how it learns")
-    setting(how, "--lr", "lr", float, "the learning rate", "X")
-    setting(how, "--epochs", "epochs", int, "how often to go through the data", "N")
-    setting(how, "--steps", "steps", int, "how many steps, instead of epochs", "N")
-    setting(how, "--batch", "batch", int, "sequences of a step", "N")
-    setting(how, "--seq", "seq", int, "tokens of a sequence", "N")
-    setting(how, "--warmup", "warmup", float, "steps, or a share below 1, until the rate is reached", "X")
-    how.add_argument("--schedule", choices=SCHEDULES, help="how the rate falls; default: cosine")
-    setting(how, "--seed", "seed", int, "the same seed learns the same", "N")
-    setting(how, "--dropout", "dropout", float, "share of its inputs the adapter does not see", "X")
-    setting(how, "--weight-decay", "weight_decay", float, "pulls the adapter towards nothing", "X")
-    setting(how, "--clip", "clip", float, "the largest norm of the gradients; 0: any", "X")
-    setting(how, "--validation", "validation", _share_or_file, "a share of the examples, or a file of others", "X")
-    setting(how, "--save-every", "save_every", int, "steps between checkpoints and validations", "N")
-    how.add_argument("--no-packing", dest="packing", action="store_const", const=False, help="one example a sequence")
-    load = verb.add_argument_group("how the model is loaded")
-    load.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where the per-layer table lies")
-    load.add_argument("--device", metavar="NAME", help="the adapter to use")
+    what = verb.add_argument_group("adapter")
+    setting(what, "--rank", "rank", int, "set the rank of A and B", "N")
+    setting(what, "--alpha", "alpha", float, "scale the adapter by alpha / rank", "X")
+    setting(what, "--targets", "targets", str, "adapt these matrices; also ple_gate, ple_projection, all", "NAMES")
+    how = verb.add_argument_group("training")
+    setting(how, "--lr", "lr", float, "set the peak learning rate", "X")
+    setting(how, "--epochs", "epochs", int, "go through the data N times", "N")
+    setting(how, "--steps", "steps", int, "train for N steps instead of epochs", "N")
+    setting(how, "--batch", "batch", int, "put N sequences in a step", "N")
+    setting(how, "--seq", "seq", int, "put at most N tokens in a sequence", "N")
+    setting(how, "--warmup", "warmup", float, "warm up for this many steps, or this share if below 1", "X")
+    how.add_argument("--schedule", choices=SCHEDULES, help="choose how the learning rate decays (default: cosine)")
+    setting(how, "--seed", "seed", int, "fix the random seed; the same seed gives the same adapter", "N")
+    setting(how, "--dropout", "dropout", float, "drop this share of the adapter's inputs", "X")
+    setting(how, "--weight-decay", "weight_decay", float, "decay the adapter's weights", "X")
+    setting(how, "--clip", "clip", float, "clip the gradient norm; 0: never", "X")
+    setting(how, "--validation", "validation", _share_or_file, "hold out this share, or validate on a file", "X")
+    setting(how, "--save-every", "save_every", int, "save a checkpoint and validate every N steps", "N")
+    how.add_argument("--no-packing", dest="packing", action="store_const", const=False, help="do not pack examples")
+    load = verb.add_argument_group("loading")
+    load.add_argument(
+        "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
+    )
+    load.add_argument("--device", metavar="NAME", help="use this GPU adapter")
     allow_options_anywhere(verb)
     verb.set_defaults(do=finetune)
 
@@ -90,7 +92,7 @@ def _share_or_file(text: str) -> float | str:
 def finetune(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in Settings.__dataclass_fields__ if hasattr(options, name)}
     given = {name: value for name, value in given.items() if value is not None}
-    Settings.of(given)  # a wrong one is told before anything is read
+    Settings.of(given)  # reports a bad setting before anything is read
     target = options.model if options.model is not None else NAME
     out = options.output if options.output is not None else Path(f"{Path(options.data).stem}-lora")
     teller = _Json() if options.json else _Plain()
@@ -110,7 +112,7 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def _again(options: argparse.Namespace, out: Path) -> str:
-    """What to type to go on; the settings are in the checkpoint."""
+    """The command to resume; the settings are in the checkpoint."""
     words = ["wgemma", "finetune", *([options.model] if options.model is not None else []), options.data]
     words += ["-o", str(out), "--resume", *(["--skip-bad"] if options.skip_bad else [])]
     words += ["--device", options.device] if options.device else []
@@ -118,13 +120,13 @@ def _again(options: argparse.Namespace, out: Path) -> str:
 
 
 def _what_is_left(task: Task, again: str) -> str:
-    """How to go on after the device went, where there is something to go on from."""
+    """How to resume after the device was lost, if there is a checkpoint."""
     saved = run(steps_saved(task.storage)) if task.storage else []
-    return f" Step {saved[-1]} is saved; go on with: {again}" if saved else ""
+    return f" Step {saved[-1]} is saved; resume with: {again}" if saved else ""
 
 
 def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.Namespace) -> Task:
-    """The data and its order, from the model's header alone: mistakes are told before gigabytes are loaded."""
+    """The prepared data. Needs only the model's header, so mistakes surface before gigabytes are loaded."""
     files = locate(target)
     refuse_adapted(files)
     with Gguf.open(files.model) as gguf:
@@ -137,16 +139,16 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
 def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> Result:
     backend = opened.model.backend
     if not isinstance(backend, GpuBackend):
-        raise DeviceError("training needs a GPU; `wgemma doctor` shows what there is.")
+        raise DeviceError("training needs a GPU; `wgemma doctor` shows what is available.")
     rows = capacities(backend.engine, task.settings)
     teller.start(task, estimate(backend.engine, task.settings, rows[0]).nbytes if rows else None)
     with Stop() as stop, teller.progress(task) as hear:
-        stop.hint = b"\n(finishing this step, then saving; Ctrl-C again stops at once)\n"
+        stop.hint = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
         return opened.model.finetune(task, out=task.out, progress=hear, cancel=_Asked(stop))
 
 
 class _Asked:
-    """Ctrl-C as the trainer looks for it."""
+    """Ctrl-C as the trainer's cancel event."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -159,26 +161,24 @@ class _Asked:
 
 
 class _Plain:
-    """Tells on standard error how it goes, and on standard output what came of it."""
+    """Progress on standard error, the result on standard output."""
 
     def data(self, task: Task) -> None:
         data, held = task.data, sum(map(len, task.held))
-        facts = [f"{len(task.examples)} examples"] + ([f"{held} more to validate with"] if held else [])
-        facts.append(f"{human_count(data.tokens)} tokens, of which {human_count(data.targets)} are learnt")
+        facts = [f"{len(task.examples)} examples"] + ([f"{held} more for validation"] if held else [])
+        facts.append(f"{human_count(data.tokens)} tokens, {human_count(data.targets)} of them trained on")
         _tell(f"{Path(data.name).name}: {', '.join(facts)}")
         for source in task.sources:
             where = Path(source.name).name
             if source.truncated:
-                _tell(
-                    f"{where}: {source.truncated} longer than {task.settings.seq} tokens, and cut (--seq allows more)"
-                )
+                _tell(f"{where}: {source.truncated} cut to {task.settings.seq} tokens (--seq allows more)")
             if source.bad:
-                _tell(f"{where}: {len(source.bad)} left out as bad, in lines {_bad_lines(source)}")
+                _tell(f"{where}: {len(source.bad)} bad, skipped: lines {_bad_lines(source)}")
 
     def start(self, task: Task, memory: int | None) -> None:
         s, begun = task.settings, task.checkpoint.step if task.checkpoint else 0
-        from_ = f", from step {begun} on" if begun else ""
-        room = f", {human_bytes(memory)} beside the model" if memory is not None else ""
+        from_ = f", resuming after step {begun}" if begun else ""
+        room = f", {human_bytes(memory)} on top of the model" if memory is not None else ""
         shape = f"rank {s.rank} on {','.join(s.targets)}"
         _tell(f"{task.steps} steps of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
 
@@ -198,11 +198,11 @@ class _Plain:
 
     def end(self, result: Result, task: Task, target: str, again: str) -> None:
         if result.stopped:
-            _tell(f"Stopped after step {result.steps} of {task.steps}; all of it is saved. Go on with:\n  {again}")
+            _tell(f"Stopped after step {result.steps} of {task.steps}; everything is saved. Resume with:\n  {again}")
             return
         change = f"loss {result.losses[0]:.4f} → {result.losses[-1]:.4f}"
         held = f", validation {result.validation[-1][1]:.4f}" if result.validation else ""
-        print(f"{result.out} holds the adapter: {change}{held} in {result.steps} steps. Try it:")
+        print(f"Adapter written to {result.out}: {change}{held} in {result.steps} steps. Try it:")
         print(f"  {shlex.join(['wgemma', 'run', target, '--adapter', str(result.out)])}")
 
 
@@ -257,10 +257,10 @@ def _bar(task: Task) -> Iterator[Hear]:
 
 
 class _Json:
-    """An object per line on standard output: start, a step each, end or stopped."""
+    """One object per line on standard output: start, every step, then end or stopped."""
 
     def data(self, task: Task) -> None:
-        """All is told by `start`."""
+        """Nothing: `start` reports it all."""
 
     def start(self, task: Task, memory: int | None) -> None:
         data = task.data

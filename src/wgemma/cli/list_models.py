@@ -1,4 +1,4 @@
-"""`wgemma list`: the models in the Ollama store."""
+"""`wgemma list`: lists the models in the Ollama store."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from wgemma.files.ollama import Store, StoredModel
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("list", help="the models in the Ollama store", aliases=["ls"])
+    verb = verbs.add_parser("list", help="list the models in the Ollama store", aliases=["ls"])
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=list_models)
 
@@ -35,7 +35,7 @@ def list_models(options: argparse.Namespace) -> int:
         ]
         table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED"], rows)
     else:
-        print(f"No models in {store.root}. `ollama pull gemma4:e2b` gets one; a .gguf path works everywhere too.")
+        print(f"No models in {store.root}. `ollama pull gemma4:e2b` gets one; every command also takes a .gguf path.")
     embedded = embedded_model()
     if embedded and not options.json:
         size = human_bytes(embedded.stat().st_size)

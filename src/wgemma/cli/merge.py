@@ -1,8 +1,8 @@
-"""`wgemma merge MODEL ADAPTER -o out.gguf`: the model as one file with the adapter baked in.
+"""`wgemma merge MODEL ADAPTER -o out.gguf`: writes the model with the adapter merged in.
 
-The new file is the old one byte for byte, all metadata included, but for the rows an adapter changes: those are
-dequantised, get scale · B · A added, and are quantised again to the type they had. One table that is both embedding and
-output becomes two where only one of them is adapted.
+The new file is the old one byte for byte, including all metadata, except for the rows an adapter changes: those are
+dequantised, get scale · B · A added, and are requantised to their original type. A table shared by embedding and output
+becomes two if only one of them is adapted.
 """
 
 import argparse
@@ -35,19 +35,19 @@ SLAB = 32 << 20  # bytes of float32 worked on at a time
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("merge", help="bake an adapter into a model's file")
+    verb = verbs.add_parser("merge", help="merge an adapter into a new model file")
     verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
     verb.add_argument("adapter", metavar="ADAPTER", help="a PEFT folder or a .gguf adapter")
-    verb.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
-    verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="how strongly to apply it (default: 1)")
-    verb.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    verb.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="write to this file")
+    verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="scale the adapter (default: 1)")
+    verb.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=merge)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """B · A with the scale it gets in the end."""
+    """B · A with its final scale."""
 
     pair: Pair
     scale: float
@@ -100,33 +100,33 @@ def _report(options: argparse.Namespace, model: str, adapter: str, changed: int,
 
 
 def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path, *, replace: bool) -> int:
-    """The size of the file to come, if it may and can be written."""
+    """The size of the new file; raises if it cannot or must not be written."""
     for name in changes:
         tensor = gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
         if tensor.type not in QUANTIZERS:
             raise AdapterError(
-                f"{name} is {tensor.type}, which wgemma reads but does not write; it writes {', '.join(QUANTIZERS)}."
+                f"{name} is {tensor.type}, which wgemma can read but not write; it can write {', '.join(QUANTIZERS)}."
             )
     if output.is_dir():
-        raise Error(f"{output} is a folder; give the name of a file.")
+        raise Error(f"{output} is a folder; name a file instead.")
     if output.exists():
         if isinstance(model, Path) and output.samefile(model):
             raise Error(f"{output} is the model itself; choose another name.")
         if not replace:
-            raise Error(f"{output} is there already. --force replaces it.")
+            raise Error(f"{output} already exists. Use --force to overwrite it.")
     if not output.absolute().parent.is_dir():
-        raise Error(f"{output.parent} is no folder; make it first.")
+        raise Error(f"{output.parent} is not a folder; create it first.")
     total = gguf.source.size
     if _parts(gguf, changes):
         total += gguf.tensors[EMBEDDING].nbytes
     free = shutil.disk_usage(output.absolute().parent).free
     if free < total:
-        raise Error(f"{output} will take {human_bytes(total)}, but only {human_bytes(free)} are free there.")
+        raise Error(f"{output} needs {human_bytes(total)}, but only {human_bytes(free)} are free there.")
     return total
 
 
 def _parts(gguf: Gguf, changes: Changes) -> bool:
-    """Whether embedding and output are one table that must become two."""
+    """Whether embedding and output share a table that must become two."""
     return OUTPUT not in gguf.tensors and (EMBEDDING in changes or OUTPUT in changes)
 
 
@@ -148,7 +148,7 @@ def merged(gguf: Gguf, changes: Changes) -> Iterator[Buffer]:
 
 
 def _header_with_output(gguf: Gguf) -> tuple[bytes, int]:
-    """The header with an output matrix behind all other tensors, and where the old file's tensors begin."""
+    """The header with an output matrix after all other tensors, and where the old file's tensors start."""
     head = bytes(run(gguf.source.read(0, min(tensor.offset for tensor in gguf.tensors.values()))))
     last, table = list(gguf.tensors.values())[-1], gguf.tensors[EMBEDDING]
     return longer_header(head, last, OUTPUT, table, gguf.source.size, _alignment(gguf))
@@ -164,7 +164,7 @@ def _copied(gguf: Gguf, start: int, end: int) -> Iterator[Buffer]:
 
 
 def _changed(gguf: Gguf, tensor: Tensor, changes: Sequence[Change]) -> Iterator[Buffer]:
-    """A tensor's new bytes, a slab of one expert's rows after the other."""
+    """A tensor's new bytes, expert by expert, in slabs of rows."""
     columns, rows, experts = (*tensor.shape, 1)[:3]
     row_nbytes = tensor.format.row_nbytes(columns)
     most = max(1, SLAB // (4 * columns))
@@ -180,13 +180,13 @@ def _changed(gguf: Gguf, tensor: Tensor, changes: Sequence[Change]) -> Iterator[
 
 
 def _requantised(tensor: Tensor, old: Buffer, difference: Floats) -> Buffer:
-    """Rows to which nothing is added stay as they are, bit for bit."""
+    """`old` + `difference`, requantised; rows whose difference is zero stay bit for bit the same."""
     touched = difference.any(axis=1)
     if not touched.any():
         return old
     blocks = np.frombuffer(old, np.uint8).reshape(len(difference), -1).copy()
     values = dequantize(blocks[touched], tensor.type, (-1, tensor.shape[0])) + difference[touched]
     if not (np.abs(values) <= np.finfo(np.float16 if tensor.type == "F16" else np.float32).max).all():
-        raise AdapterError(f"{tensor.name} would get values beyond {tensor.type}. Is the scale what you meant?")
+        raise AdapterError(f"{tensor.name} would overflow {tensor.type}. Try a smaller --scale.")
     blocks[touched] = quantize(values, tensor.type)
     return blocks.data.cast("B")

@@ -1,4 +1,4 @@
-"""How the verbs print: aligned columns, sizes for people, JSON for machines, progress where someone watches."""
+"""How the verbs print: aligned columns, human-readable sizes, JSON, progress bars."""
 
 import json
 import sys
@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 
 def clean(text: str) -> str:
-    """Text from a file, safe for a terminal: control characters (and with them escape sequences) are made visible."""
+    """Text made safe for a terminal: control characters, and with them escape sequences, become visible."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns two spaces apart, the header in bold on a terminal."""
+    """Prints columns two spaces apart, with a bold header on a terminal."""
     cells = [[clean(cell).replace("\n", "⏎") for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(header), *cells]) for i in range(len(header))]
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
@@ -46,12 +46,12 @@ def human_count(count: int) -> str:
 
 
 def as_json(value: Any) -> None:
-    """One JSON document on standard output, in ASCII: safe for every terminal and every parser."""
+    """Prints one JSON document in ASCII, safe for every terminal and parser."""
     print(json.dumps(_plain(value), indent=1, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's own kinds; numbers JSON does not have become null."""
+    """The value in JSON types; NaN and infinities become null."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -66,14 +66,14 @@ def _plain(value: Any) -> Any:
 
 
 class Bar(Protocol):
-    """Something that hears how much more has been done."""
+    """Called with the amount of work done since the last call."""
 
     def __call__(self, amount: int) -> None: ...
 
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Bar]:
-    """A bar on a terminal, a line per tenth elsewhere; both on standard error, so that output stays clean."""
+    """A bar on a terminal, a line per 10 % elsewhere; on standard error, to keep standard output clean."""
     if sys.stderr.isatty():
         with _rich_progress(label, total) as bar:
             yield bar

@@ -1,4 +1,4 @@
-"""The chat at a terminal: reads lines, answers them, obeys commands. Only leaving leaves it."""
+"""The chat in a terminal: reads lines, answers them, runs commands. An error never ends it."""
 
 import argparse
 import os
@@ -33,11 +33,11 @@ class Repl:
     ) -> None:
         self.opened = opened
         self.conversation = conversation
-        self._media = list(media)  # what goes with the next message
-        self._budget = budget  # tokens of an image that is attached here
+        self._media = list(media)  # attached to the next message
+        self._budget = budget  # tokens per image attached in the chat
         self.history = History(history_file())
-        self._typing = False  # whether Ctrl-C has a line to end
-        self._load_seconds: float | None = opened.seconds  # told with the first statistics
+        self._typing = False  # whether Ctrl-C has a line to cancel
+        self._load_seconds: float | None = opened.seconds  # shown with the first statistics
         self._dim, self._plain = (DIM, PLAIN) if coloured(sys.stdout) else ("", "")
 
     def run(self) -> int:
@@ -56,13 +56,13 @@ class Repl:
         return 0
 
     def _interrupt(self, *_: object) -> None:
-        """Ctrl-C ends the line being typed, once; whoever leans on the key is not thrown out."""
+        """Ctrl-C cancels the line being typed; pressing it repeatedly does not end the chat."""
         if self._typing:
             self._typing = False
             raise KeyboardInterrupt
 
     def _turn(self) -> bool:
-        """One line and what follows from it; False when it is time to leave."""
+        """Reads one line and acts on it; False when the user leaves."""
         try:
             return self._follow(self._read())
         except EOFError:
@@ -71,9 +71,9 @@ class Repl:
         except KeyboardInterrupt:
             print()
             if not self.history.unfinished_line():
-                self._remark("Ctrl-D or /bye leaves.")
+                self._remark("Press Ctrl-D or type /bye to leave.")
         except UnicodeDecodeError:
-            self._remark("That line is not UTF-8 text. Say it again.")
+            self._remark("That line is not valid UTF-8. Type it again.")
         except Error as error:
             print(safe(str(error)))
         return True
@@ -98,7 +98,7 @@ class Repl:
     # -- pictures and sounds
 
     def _attach_paths(self, text: str) -> str:
-        """What is left of a line when the files in it are attached."""
+        """Attaches the files named in a line and returns the rest of it."""
         text, paths = find(text)
         self._attach(paths)
         return text
@@ -132,7 +132,7 @@ class Repl:
         print()
 
     def _recite(self) -> None:
-        """What was said so far, as it would look had it been said here."""
+        """Prints the chat so far as if it had been typed here."""
         for said in self.conversation.messages:
             text = safe(shown(said.get("content")))
             if said.get("role") == "user":
@@ -152,16 +152,16 @@ class Repl:
         elif name == "/clear":
             self._media.clear()
             self.conversation.clear()
-            self._remark("The chat is forgotten.")
+            self._remark("Chat cleared.")
         elif name == "/set":
             self._set(rest)
         elif name == "/show":
             self._show(rest)
         elif not rest:
-            raise SettingsError(f"Which file? Write {name} FILE.")
+            raise SettingsError(f"Which file? Type {name} FILE.")
         elif name == "/save":
             self.conversation.save(_path(rest), self.opened.name)
-            self._remark(f"The chat is in {_path(rest)}.")
+            self._remark(f"Chat saved to {_path(rest)}.")
         elif name == "/load":
             self._load(_path(rest))
         else:
@@ -181,21 +181,23 @@ class Repl:
         if topic == "parameter":
             name, _, value = value.partition(" ")
             if not value.strip():
-                raise SettingsError("Write /set parameter NAME VALUE. /show parameters lists the names.")
+                raise SettingsError("Type /set parameter NAME VALUE. /show parameters lists the names.")
             name = settings.put(name, value.strip())
             self._remark(f"{name} is {settings.values[name]} now.")
         elif topic == "system":
             self.conversation.system = value or None
-            self._remark("The system text is set." if value else "The model's own system text counts again.")
+            self._remark("System prompt set." if value else "Back to the model's own system prompt.")
         elif topic in ("think", "nothink"):
             settings.think = topic == "think"
             self._remark("The model will think first." if settings.think else "The model will answer at once.")
         elif topic in ("verbose", "quiet"):
             settings.verbose = topic == "verbose"
-            self._remark("Tokens and times will be told." if settings.verbose else "Tokens and times are not told.")
+            self._remark(
+                "Showing token counts and timings." if settings.verbose else "Hiding token counts and timings."
+            )
         else:
             self.history.enable(topic == "history")
-            self._remark("Lines are remembered." if topic == "history" else "Lines are not remembered from here on.")
+            self._remark("Input history is on." if topic == "history" else "Input history is off from here on.")
 
     @property
     def _settings(self) -> Settings:
@@ -212,14 +214,14 @@ class Repl:
         elif topic == "system":
             own = self.opened.files.system
             text = self.conversation.system if self.conversation.system is not None else own
-            print(safe(text) if text else "There is no system text.")
+            print(safe(text) if text else "There is no system prompt.")
         else:
             template = topic == "template"
             show.show(argparse.Namespace(model=self.opened.target, json=False, tensors=False, template=template))
 
 
 def write(text: str) -> None:
-    """To the screen, at once."""
+    """Prints without buffering."""
     if text:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -238,7 +240,7 @@ def _path(text: str) -> Path:
 
 
 def history_file() -> Path | None:
-    """Where lines are kept from chat to chat: in the folder the system has for state; None without a home."""
+    """The history file, in the XDG state folder; None without a home folder."""
     chosen = os.environ.get("XDG_STATE_HOME", "")
     try:
         base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
@@ -248,7 +250,7 @@ def history_file() -> Path | None:
 
 
 class History:
-    """Line editing and the lines typed before, where the system has readline; a file that cannot be used is no loss."""
+    """Line editing and input history, where the system has readline. An unusable history file is ignored."""
 
     LONGEST = 1000
 
@@ -272,7 +274,7 @@ class History:
             self._readline.set_auto_history(enabled)
 
     def unfinished_line(self) -> str:
-        """What stood at the prompt when it was interrupted."""
+        """What was typed at the prompt when Ctrl-C came."""
         return str(self._readline.get_line_buffer()) if self._readline is not None else ""
 
     def save(self) -> None:

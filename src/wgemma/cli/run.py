@@ -1,4 +1,4 @@
-"""`wgemma run`: a chat with a model, or one answer to one prompt."""
+"""`wgemma run`: chat with a model, or get one answer to one prompt."""
 
 import argparse
 import sys
@@ -23,62 +23,76 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="an Ollama name, a .gguf path or an http(s) URL; default: the model that comes with wgemma",
+        help="an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)",
     )
-    verb.add_argument("prompt", metavar="PROMPT", nargs="*", help="one prompt to answer; without it, a chat")
-    add_media(verb.add_argument_group("what the model sees and hears"))
-    verb.add_argument("--system", metavar="TEXT", help="the system text, instead of the model's own")
-    verb.add_argument("--verbose", action="store_true", help="tell tokens and times after each answer")
-    verb.add_argument("--json", action="store_true", help="answer with one JSON document")
+    verb.add_argument(
+        "prompt", metavar="PROMPT", nargs="*", help="answer this prompt and exit; without it, start a chat"
+    )
+    add_media(verb.add_argument_group("images and sound"))
+    verb.add_argument("--system", metavar="TEXT", help="replace the model's own system prompt")
+    verb.add_argument("--verbose", action="store_true", help="print token counts and timings after each answer")
+    verb.add_argument("--json", action="store_true", help="print the answer as one JSON document")
     _add_thinking(verb.add_argument_group("thinking"))
-    _add_sampling(verb.add_argument_group("how the answer is chosen"))
-    _add_loading(verb.add_argument_group("how the model is loaded"))
+    _add_sampling(verb.add_argument_group("sampling"))
+    _add_loading(verb.add_argument_group("loading"))
     allow_options_anywhere(verb)
     verb.set_defaults(do=run)
 
 
 def add_media(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--image", metavar="FILE", action="append", help="show the model a picture; repeatable")
-    group.add_argument("--audio", metavar="FILE", action="append", help="let the model hear a sound; repeatable")
-    group.add_argument("--budget", metavar="N", type=int, choices=BUDGETS, help="the most tokens of a picture: 280, …")
-    group.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
+    group.add_argument("--image", metavar="FILE", action="append", help="attach an image; repeatable")
+    group.add_argument("--audio", metavar="FILE", action="append", help="attach a sound; repeatable")
+    budgets = ", ".join(map(str, BUDGETS))
+    group.add_argument("--budget", metavar="N", type=int, choices=BUDGETS, help=f"limit tokens per image: {budgets}")
+    group.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
 
 
 def _add_thinking(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--think", action="store_true", help="let the model think before it answers")
-    group.add_argument("--thinking-budget", metavar="N", type=int, help="think, but for N tokens at most")
-    group.add_argument("--hide-thinking", action="store_true", help="do not show the thoughts")
+    group.add_argument("--thinking-budget", metavar="N", type=int, help="think for at most N tokens")
+    group.add_argument("--hide-thinking", action="store_true", help="do not show the thinking")
 
 
 def _add_sampling(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--seed", metavar="N", type=int, help="the same seed gives the same answer")
-    group.add_argument("--temperature", metavar="X", type=float, help="0 takes the likeliest token each time")
-    group.add_argument("--top-k", metavar="N", type=int, help="choose among the N likeliest tokens; 0: among all")
-    group.add_argument("--top-p", metavar="X", type=float, help="… among those that make up this share")
-    group.add_argument("--min-p", metavar="X", type=float, help="… among those at least X times as likely as the best")
-    group.add_argument("--repeat-penalty", metavar="X", type=float, help="above 1: repeat less")
-    group.add_argument("--max-tokens", metavar="N", type=int, help="the longest answer")
+    group.add_argument("--seed", metavar="N", type=int, help="fix the random seed; the same seed gives the same answer")
+    group.add_argument(
+        "--temperature", metavar="X", type=float, help="set the temperature; 0 always takes the top token"
+    )
+    group.add_argument("--top-k", metavar="N", type=int, help="sample from the N likeliest tokens; 0: from all")
+    group.add_argument("--top-p", metavar="X", type=float, help="sample from the likeliest tokens that add up to X")
+    group.add_argument(
+        "--min-p", metavar="X", type=float, help="sample from tokens at least X times as likely as the top"
+    )
+    group.add_argument("--repeat-penalty", metavar="X", type=float, help="discourage repetition if above 1")
+    group.add_argument("--max-tokens", metavar="N", type=int, help="stop after N tokens")
     group.add_argument("--stop", metavar="TEXT", action="append", help="end the answer before this text; repeatable")
 
 
 def _add_loading(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--context", metavar="N", type=int, help="tokens the chat may have; default: all the model can")
-    group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="how keys and values are kept")
     group.add_argument(
-        "--precision", choices=("fast", "exact"), default="fast", help="fast: eight bits where the GPU multiplies them"
+        "--context", metavar="N", type=int, help="limit the context to N tokens (default: the model's maximum)"
     )
-    group.add_argument("--ple", choices=("auto", "gpu", "host"), default="auto", help="where the per-layer table lies")
-    group.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
+    group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
+    group.add_argument(
+        "--precision",
+        choices=("fast", "exact"),
+        default="fast",
+        help="round activations to 8 bits, or compute exactly (default: fast)",
+    )
+    group.add_argument(
+        "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
+    )
+    group.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
     group.add_argument(
         "--adapter",
         metavar="PATH[=SCALE]",
         action="append",
-        help="a LoRA adapter, a PEFT folder or .gguf file; repeatable, they are summed",
+        help="apply a LoRA adapter, a PEFT folder or .gguf file; repeatable, adapters add up",
     )
 
 
 def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
-    """`run MODEL --think PROMPT`: argparse takes options between positionals only when parsing intermixed."""
+    """Makes `run MODEL --think PROMPT` work: argparse accepts options between positionals only in intermixed mode."""
     plain = verb.parse_known_args
 
     def parse(*arguments: Any) -> Any:
@@ -93,7 +107,7 @@ def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    settings = _settings(options)  # a wrong one is told before anything is loaded
+    settings = _settings(options)  # reports a bad setting before anything is loaded
     if options.model is not None and _is_a_question(options.model):
         options.model, options.prompt = None, [options.model, *options.prompt]
     target = options.model if options.model is not None else _without_a_name(options)
@@ -103,8 +117,8 @@ def run(options: argparse.Namespace) -> int:
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
-        locate(target)  # a wrong model is the larger mistake
-        print("Nothing was asked: the prompt is empty.", file=sys.stderr)
+        locate(target)  # a wrong model is the worse mistake: report that first
+        print("The prompt is empty, so there is nothing to answer.", file=sys.stderr)
         return 1
     opened = open_model(target, options, quiet=options.json)
     try:
@@ -117,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _is_a_question(model: str) -> bool:
-    """Words with spaces between them that are no path: no model is called so."""
+    """Whether this is a prompt: text with spaces that is not a path cannot be a model's name."""
     return " " in model.strip() and not model.endswith(".gguf") and not any(sign in model for sign in "/\\")
 
 
@@ -141,12 +155,12 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _prompt(options: argparse.Namespace) -> str | None:
-    """What to answer: the prompt given, what is piped in, or the one and then the other. None: ask the user."""
+    """The prompt from the command line, then the one piped in, or both. None: start a chat."""
     if _is_terminal(sys.stdin):
         if options.prompt:
             return _text(" ".join(options.prompt))
         if options.json:
-            raise SettingsError('--json answers one prompt: give it, as in `wgemma run MODEL "Hello" --json`.')
+            raise SettingsError('--json answers a single prompt; pass one: `wgemma run MODEL "Hello" --json`.')
         if _is_terminal(sys.stdout):
             return None
         print("Type the prompt and end it with Ctrl-D.", file=sys.stderr)
@@ -159,7 +173,7 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _text(argument: str) -> str:
-    """An argument as proper text, whatever bytes it was made of."""
+    """The argument as valid Unicode, whatever bytes it came from."""
     return argument.encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""`wgemma show MODEL`: what a model is, what it carries, and how it will be prompted."""
+"""`wgemma show MODEL`: shows what a model is, what it contains, and how it is prompted."""
 
 import argparse
 from collections import Counter
@@ -17,10 +17,10 @@ SAMPLE = [{"role": "system", "content": "You are helpful."}, {"role": "user", "c
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("show", help="what a model is and carries")
+    verb = verbs.add_parser("show", help="show what a model is and contains")
     verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
     verb.add_argument("--tensors", action="store_true", help="list every tensor")
-    verb.add_argument("--template", action="store_true", help="the prompt wgemma renders, and the template in the file")
+    verb.add_argument("--template", action="store_true", help="show the prompt wgemma renders and the file's template")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=show)
 
@@ -83,7 +83,7 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
 
 
 def _towers(files: ModelFiles, gguf: Gguf) -> list[dict[str, Any]]:
-    """What the model sees and hears with, as its file and its projectors say."""
+    """The vision and audio towers in the model's file and its projectors."""
     found = _towers_in(gguf)
     for path in files.projectors:
         with Gguf.open(path) as projector:
@@ -158,10 +158,10 @@ def _templates(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
 
 
 def _print_template(files: ModelFiles, gguf: Gguf, style: str) -> None:
-    """wgemma renders by its own code; a template that travels with the file is shown, never executed."""
+    """wgemma renders prompts with its own code; a template in the file is shown, never executed."""
     templates = _templates(files, gguf, style)
     if style == "none":
-        print("# wgemma sends prompts to gemma4 models only; this is none.")
+        print("# wgemma renders prompts for gemma4 models only; this is not one.")
     else:
         print(f"# What wgemma sends for a short chat ({style} form)\n{templates['rendered']}")
     for key, title in (("store", "The store's template layer"), ("gguf", "The template inside the GGUF")):

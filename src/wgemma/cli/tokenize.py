@@ -1,4 +1,4 @@
-"""`wgemma tokenize MODEL TEXT`: the tokens of a text, by a model's vocabulary."""
+"""`wgemma tokenize MODEL TEXT`: prints the tokens of a text in a model's vocabulary."""
 
 import argparse
 import sys
@@ -9,9 +9,9 @@ from wgemma.text.tokenizer import Tokenizer
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("tokenize", help="the tokens of a text")
+    verb = verbs.add_parser("tokenize", help="print the tokens of a text")
     verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
-    verb.add_argument("text", metavar="TEXT", nargs="?", help="the text; without it, standard input is read")
+    verb.add_argument("text", metavar="TEXT", nargs="?", help="the text (default: standard input)")
     verb.add_argument("--special", action="store_true", help="recognise special tokens such as <|turn>")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=tokenize)

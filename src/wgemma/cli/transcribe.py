@@ -1,4 +1,4 @@
-"""`wgemma transcribe FILE`: what is said in a recording, as text. A long one is heard piece by piece, in order."""
+"""`wgemma transcribe FILE`: writes down what is said in a recording. A long one is transcribed piece by piece."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ PROMPT = (
     "Transcribe this recording in the language that is spoken. Write only the words that are said, on one line, with "
     "punctuation, and numbers in digits. If nobody speaks, write nothing."
 )
-MOST_TOKENS = 1024  # of half a minute: nobody speaks faster
+MOST_TOKENS = 1024  # for half a minute: nobody speaks faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Piece:
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("transcribe", help="what is said in a recording")
+    verb = verbs.add_parser("transcribe", help="transcribe a recording")
     verb.add_argument("file", metavar="FILE", help="a WAV, MP3, FLAC or Ogg file")
-    verb.add_argument("--model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
-    verb.add_argument("--projector", metavar="FILE", help="the file of its towers, where they are not the model's own")
-    verb.add_argument("--device", metavar="NAME", help="the adapter to use, or `reference` for none")
+    verb.add_argument("--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
+    verb.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
+    verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=transcribe, context=None, kv="f16", precision="fast", ple="auto")
 
 
 def transcribe(options: argparse.Namespace) -> int:
-    sound = read_sound(Path(options.file))  # a file that is no sound is told before a model is loaded
+    sound = read_sound(Path(options.file))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
     opened = open_model(target, options, quiet=options.json)
     pieces, start, reason = list[Piece](), 0.0, None
@@ -78,7 +78,7 @@ def transcribe(options: argparse.Namespace) -> int:
 
 
 def hearing_model() -> str | None:
-    """The most recent model of the Ollama store that can hear."""
+    """The most recent model in the Ollama store that takes audio."""
     for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
         try:
             if "audio" in model.capabilities and not model.adapters:

@@ -16,7 +16,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def verify(options: argparse.Namespace) -> int:
     if options.model.lower().endswith(".gguf"):
         raise SourceError(
-            "verify checks models of the Ollama store, whose blobs are named by checksum; a file has none."
+            "verify checks models in the Ollama store, whose blobs are named by checksum; a plain file has none."
         )
     model = Store.find().model(options.model)
     total = sum(model.store.blob(layer.digest).stat().st_size for layer in model.blobs)
@@ -26,5 +26,5 @@ def verify(options: argparse.Namespace) -> int:
             bar(amount)
 
         model.verify(advance)
-    print(f"{model.name} is whole: {len(model.blobs)} blobs, {human_bytes(total)}.")
+    print(f"{model.name} is intact: {len(model.blobs)} blobs, {human_bytes(total)}.")
     return 0
