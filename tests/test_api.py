@@ -146,7 +146,7 @@ def test_pictures_that_cannot_be_used_are_sentences(model: wgemma.Model, tmp_pat
         model.encode_image("nowhere.png")
     with pytest.raises(wgemma.Error, match="an image cannot become 100 tokens"):
         model.encode_image(PICTURE, 100)
-    with pytest.raises(wgemma.Error, match="an empty text names no picture"):
+    with pytest.raises(wgemma.Error, match="the text given for a picture is empty"):
         list(model.chat([{"role": "user", "content": "x", "images": [""]}]))
     assert list(model.chat(HELLO, max_tokens=1))
 

@@ -183,14 +183,14 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
         (["llama-mini", "hi"], "gemma4 only"),
         ([TINY, "hi", "--device", "no such thing"], "no adapter is called"),
         ([TINY, "hi", "--image", "nowhere.png"], "nowhere.png: no such file"),
-        (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "is no sound of a kind that is read"),
+        (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "is not a sound wgemma can read"),
         (
             [TINY, "hi", "--image", __file__, "--device", "reference"],
             "test_run.py is no picture of a kind that is read",
         ),
         ([TINY, "hi", "--context", "0"], "context is 0"),
         ([TINY, "hi", "--adapter", "nowhere", "--device", "reference"], "nowhere"),
-        ([TINY, "hi", "--adapter", "nowhere=much", "--device", "reference"], "'much' is no scale"),
+        ([TINY, "hi", "--adapter", "nowhere=much", "--device", "reference"], "'much' is not a scale"),
         (["gemma4:legacy", "hi", "--adapter", __file__, "--device", "reference"], "test_run.py"),
         ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
         ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
@@ -216,7 +216,7 @@ def test_without_an_adapter_numpy_computes_and_says_so(
     monkeypatch.setattr("wgemma.cli.chat_model.open_device", none)
     assert run_here(["run", TINY, "hello", "--max-tokens", "2"]) == 0
     told = capsys.readouterr().err
-    assert "No GPU to compute on (no WebGPU adapter was found), so NumPy does it" in told
+    assert "No usable GPU (no WebGPU adapter was found), so wgemma falls back to NumPy" in told
     assert "mesa-vulkan-drivers" in told
     assert "gemma4:tiny on NumPy (reference)" in told
 
@@ -238,8 +238,8 @@ def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
 def test_the_plan_names_every_part_and_their_sum() -> None:
     told = describe_plan("m on g", Plan(1000, 2000, False, 3000, 4000), 77)
     assert told == (
-        "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, a row for each token), "
-        "keys and values 3.0 kB (GPU, with all 77 tokens in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
+        "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, read row by row), "
+        "KV cache 3.0 kB (GPU, once all 77 tokens are in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
     )
 
 
@@ -362,7 +362,7 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
         f"/load {notes}": "is not a saved chat",
         f"/save {notes}": "is not a saved chat. Choose another name.",
         "/save /no/such/folder/x": "cannot be written",
-        "/save": "Write /save FILE.",
+        "/save": "Type /save FILE.",
         "/?": "start a message of several lines",
         "/set": "/set nohistory",
         "/show": "/show template",
@@ -400,8 +400,8 @@ def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_p
     assert "Attached: image my cat.png." in chat.say(str(cat).replace(" ", "\\ "))
     assert "Attached: image my cat.png." in chat.say(f"/image {cat}")
     chat.say("and this?")
-    assert "my cat.png is no sound of a kind that is read" in chat.say(f"/audio {cat}")
-    assert "Which file? Write /image FILE." in chat.say("/image")
+    assert "my cat.png is not a sound wgemma can read" in chat.say(f"/audio {cat}")
+    assert "Which file? Type /image FILE." in chat.say("/image")
     chat.say(f"/save {tmp_path}/chat.json")
     saved = json.loads((tmp_path / "chat.json").read_text())["messages"]
     image = {"type": "image", "path": str(cat)}
@@ -482,10 +482,10 @@ def test_the_stored_messages_are_shown_at_the_start(pirate: Path) -> None:
 def test_what_goes_where_is_shown_before_loading() -> None:
     terminal = Terminal(TINY, "hello", "--max-tokens", "2")
     first = terminal.until("\n")
-    if "No GPU" not in first:
+    if "No usable GPU" not in first:
         assert "gemma4:tiny on " in first
         shown = terminal.until(" total ")
-        assert all(part in shown for part in ("weights", "per-layer table", "keys and values", "activations"))
+        assert all(part in shown for part in ("weights", "per-layer table", "KV cache", "activations"))
     assert terminal.leave() == 0
     terminal.close()
 

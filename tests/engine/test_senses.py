@@ -174,7 +174,7 @@ def test_a_sound_too_short_to_be_heard_is_a_sentence(media: Senses[bytes]) -> No
 
 def test_a_damaged_file_is_told_by_its_name(media: Senses[bytes], tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(30))
-    with pytest.raises(MediaError, match=r"a\.png is cut off or damaged"):
+    with pytest.raises(MediaError, match=r"a\.png is truncated or damaged"):
         see(media, tmp_path / "a.png")
 
 

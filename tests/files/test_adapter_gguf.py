@@ -133,23 +133,23 @@ def test_another_kind_of_file_is_refused_by_name(path: Path, metadata: dict[str,
 @pytest.mark.parametrize(
     ("tensors", "reason"),
     [
-        ({}, "there is no adapted matrix in this file."),
+        ({}, "this file adapts no matrix."),
         ({"blk.0.attn_q.weight.lora_a": A}, "blk.0.attn_q.weight.lora_b is missing."),
         ({"blk.0.attn_q.weight.lora_b": B}, "blk.0.attn_q.weight.lora_a is missing."),
-        (TENSORS | {"output_norm.weight": A}, "output_norm.weight is no part of a LoRA adapter: its name"),
+        (TENSORS | {"output_norm.weight": A}, "output_norm.weight is not part of a LoRA adapter: its name"),
         (TENSORS | {"v.blk.0.attn_q.weight.lora_a": A}, "v.blk.0.attn_q.weight is part of the vision tower; wgemma"),
-        (TENSORS | {"blk.0.wqkv.weight.lora_a": A}, "blk.0.wqkv.weight is nothing that wgemma can adapt; it takes"),
-        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (5, 6), None)}, "do not fit each other: [32, 4] and [5, 6]."),
-        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (4, 6, 2), None)}, "[4, 6, 2]; 2 dimensions are possible."),
-        (TENSORS | {"blk.0.attn_q.weight.lora_a": ("Q4_0", (32, 4), None)}, "the type Q4_0; adapters are read in F32"),
+        (TENSORS | {"blk.0.wqkv.weight.lora_a": A}, "wgemma cannot adapt blk.0.wqkv.weight; it adapts"),
+        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (5, 6), None)}, "do not fit together: [32, 4] and [5, 6]."),
+        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (4, 6, 2), None)}, "[4, 6, 2]; at most 2 dimensions are allowed."),
+        (TENSORS | {"blk.0.attn_q.weight.lora_a": ("Q4_0", (32, 4), None)}, "type Q4_0; wgemma reads adapters in F32"),
         (
             {
                 "blk.0.ffn_up_exps.weight.lora_a": ("F32", (8, 2), None),
                 "blk.0.ffn_up_exps.weight.lora_b": ("F32", (2, 6, 3), None),
             },
-            "do not fit each other: [8, 2] and [2, 6, 3].",
+            "do not fit together: [8, 2] and [2, 6, 3].",
         ),
-        (TENSORS | {"blk.0.attn_q.weight.lora_a": ("F32", (32, 4), INFINITE)}, "not finite"),
+        (TENSORS | {"blk.0.attn_q.weight.lora_a": ("F32", (32, 4), INFINITE)}, "NaN or Inf"),
     ],
 )  # fmt: skip
 def test_tensors_that_are_no_adapter_are_refused_by_name(path: Path, tensors: dict[str, Any], reason: str) -> None:

@@ -82,12 +82,12 @@ def test_a_towers_tensor_is_refused_by_name(tensor: str, sense: str) -> None:
 def test_an_unknown_module_is_refused_by_name(module: str) -> None:
     with pytest.raises(AdapterError) as caught:
         tensor_of_module(module)
-    assert str(caught.value).startswith(f"{module} is nothing that wgemma can adapt; it takes q_proj, ")
+    assert str(caught.value).startswith(f"wgemma cannot adapt {module}; it adapts q_proj, ")
 
 
 @pytest.mark.parametrize("tensor", ["blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q", "output"])
 def test_an_unknown_tensor_is_refused_by_name(tensor: str) -> None:
-    with pytest.raises(AdapterError, match=f"{tensor} is nothing that wgemma can adapt"):
+    with pytest.raises(AdapterError, match=f"wgemma cannot adapt {tensor}"):
         check_tensor(tensor)
 
 

@@ -126,17 +126,17 @@ def test_experts_without_a_word_which_are_refused(parameters: list[str] | None) 
 @pytest.mark.parametrize(
     ("setting", "value", "reason"),
     [
-        ("use_dora", True, "this adapter uses DoRA (use_dora), which wgemma does not apply."),
-        ("use_qalora", True, "this adapter uses QALoRA (use_qalora), which wgemma does not apply."),
-        ("use_novelty", True, "this adapter uses a variant (use_novelty), which wgemma does not apply."),
-        ("fan_in_fan_out", True, "(fan_in_fan_out), which wgemma does not apply."),
-        ("lora_bias", True, "biases of its own (lora_bias)"),
-        ("bias", "lora_only", "this adapter changes biases (bias = 'lora_only'), which wgemma does not apply."),
-        ("modules_to_save", ["lm_head"], "whole modules of its own (modules_to_save)"),
-        ("trainable_token_indices", [5], "tokens of its own (trainable_token_indices)"),
+        ("use_dora", True, "this adapter uses DoRA (use_dora), which wgemma does not support."),
+        ("use_qalora", True, "this adapter uses QALoRA (use_qalora), which wgemma does not support."),
+        ("use_novelty", True, "this adapter uses a variant (use_novelty), which wgemma does not support."),
+        ("fan_in_fan_out", True, "(fan_in_fan_out), which wgemma does not support."),
+        ("lora_bias", True, "its own biases (lora_bias)"),
+        ("bias", "lora_only", "this adapter changes biases (bias = 'lora_only'), which wgemma does not support."),
+        ("modules_to_save", ["lm_head"], "its own full modules (modules_to_save)"),
+        ("trainable_token_indices", [5], "its own tokens (trainable_token_indices)"),
         ("alora_invocation_tokens", [1, 2], "activated LoRA (aLoRA) (alora_invocation_tokens)"),
         ("layer_replication", [[0, 2]], "repeated layers (layer_replication)"),
-        ("init_lora_weights", "pissa_niter_4", "begun with 'pissa_niter_4' (init_lora_weights)"),
+        ("init_lora_weights", "pissa_niter_4", "initialised with 'pissa_niter_4' (init_lora_weights)"),
         ("peft_type", "LOHA", "this is a 'LOHA' adapter; wgemma applies LORA only."),
         ("peft_type", None, "this is a None adapter; wgemma applies LORA only."),
         ("r", 0, "r is 0; a rank is a whole number from 1 to 65536."),
@@ -159,13 +159,13 @@ def test_a_setting_that_is_not_supported_is_refused_by_name(setting: str, value:
 @pytest.mark.parametrize("pattern", ["(a+)+b", "(.*)*", ".*.*.*.*.*x", "a" * 1000, "(a|aa)+$"])
 def test_a_pattern_that_would_keep_the_matcher_busy_is_refused_at_once(pattern: str) -> None:
     start = time.perf_counter()
-    assert "is too intricate." in refused(rank_pattern={pattern: 2})
+    assert "is too complex." in refused(rank_pattern={pattern: 2})
     assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("patterns", [{f"q{i}": 2 for i in range(5000)}, {f"q{i}.*.*.*": 2 for i in range(50)}])
 def test_more_patterns_than_modules_are_refused(patterns: dict[str, int]) -> None:
-    assert refused(rank_pattern=patterns) == "rank_pattern or alpha_pattern holds too much."
+    assert refused(rank_pattern=patterns) == "rank_pattern or alpha_pattern is too long."
 
 
 @pytest.mark.parametrize("setting", ["layers_to_transform", "lora_dropout", "loftq_config", "auto_mapping", "revision"])
@@ -176,24 +176,24 @@ def test_settings_of_training_do_not_matter(setting: str) -> None:
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        ({}, "there is no adapted matrix in this file."),
-        ({f"{Q}.lora_A.weight": ((2, 8), numbers(1, 16))}, f"{Q} has lora_A without its partner."),
-        (halves(Q) | halves(Q, suffix=".default.weight"), "is there twice, with and without an adapter's name."),
+        ({}, "this file adapts no matrix."),
+        ({f"{Q}.lora_A.weight": ((2, 8), numbers(1, 16))}, f"{Q} has only lora_A; its partner is missing."),
+        (halves(Q) | halves(Q, suffix=".default.weight"), "appears twice, with and without an adapter's name."),
         (halves(Q) | halves("model.layers.0.self_attn.q_proj"), "blk.0.attn_q.weight is adapted twice, the"),
-        (halves(f"{LAYERS}0.self_attn.x_proj"), "x_proj is nothing that wgemma can adapt; it takes q_proj, k_proj"),
+        (halves(f"{LAYERS}0.self_attn.x_proj"), "x_proj; it adapts q_proj, k_proj"),
         (halves("base_model.model.model.vision_tower.layers.0.mlp.up_proj.linear"), "is part of the vision tower;"),
         (halves(Q) | {f"{Q}.lora_magnitude_vector": ((6,), numbers(1, 6))}, "belongs to DoRA, which wgemma does"),
-        (halves(Q) | {f"{Q}.lora_B.bias": ((6,), numbers(1, 6))}, f"{Q}.lora_B.bias is no part of a LoRA adapter."),
-        (halves(Q) | {f"{Q}.weight": ((6, 8), numbers(1, 48))}, f"{Q}.weight is no part of a LoRA adapter."),
-        (halves(Q) | {"model.norm.weight": ((6,), numbers(1, 6))}, "model.norm is nothing that wgemma can adapt"),
-        (halves("base_model.model.model.embed_tokens"), "is not how an adapter of token_embd.weight is named."),
+        (halves(Q) | {f"{Q}.lora_B.bias": ((6,), numbers(1, 6))}, f"{Q}.lora_B.bias is not part of a LoRA adapter."),
+        (halves(Q) | {f"{Q}.weight": ((6, 8), numbers(1, 48))}, f"{Q}.weight is not part of a LoRA adapter."),
+        (halves(Q) | {"model.norm.weight": ((6,), numbers(1, 6))}, "model.norm; it adapts"),
+        (halves("base_model.model.model.embed_tokens"), "is the wrong name for an adapter of token_embd.weight."),
         (
             {f"{Q}.lora_A.weight": ((2, 8), numbers(1, 16)), f"{Q}.lora_B.weight": ((6, 3), numbers(1, 18))},
-            "do not fit each other: [2, 8] and [6, 3].",
+            "do not fit together: [2, 8] and [6, 3].",
         ),
         (
             {f"{Q}.lora_A.weight": ((2, 2, 4), numbers(1, 16)), f"{Q}.lora_B.weight": ((6, 2), numbers(1, 12))},
-            "do not fit each other: [2, 2, 4] and [6, 2].",
+            "do not fit together: [2, 2, 4] and [6, 2].",
         ),
     ],
 )  # fmt: skip

@@ -294,7 +294,7 @@ def test_damage_in_the_part_is_found_by_the_digest(server: Server, tmp_path: Pat
     part = next(tmp_path.glob("*.part"))
     part.write_bytes(part.read_bytes()[:-1] + b"\xff")
     url = f"{server.url}/m.gguf#sha256={SHA256}"
-    with pytest.raises(SourceError, match="damaged or another one"):
+    with pytest.raises(SourceError, match="damaged or a different file"):
         download(url, folder=tmp_path)
     assert files(tmp_path) == []
     assert download(url, folder=tmp_path).read_bytes() == DATA
@@ -319,7 +319,7 @@ def test_the_digest_of_a_redirect_counts_and_not_the_etag_behind_it(server: Serv
 
 def test_a_server_that_announces_another_digest_is_not_downloaded(server: Server, tmp_path: Path) -> None:
     server.headers = {"ETag": f'"{SHA256}"'}
-    with pytest.raises(SourceError, match="asked for and announced differ"):
+    with pytest.raises(SourceError, match="the URL's digest and the server's differ"):
         download(f"{server.url}/m.gguf#sha256={'0' * 64}", folder=tmp_path)
     assert server.nbytes == 0
 
@@ -378,7 +378,7 @@ def test_a_disk_that_fills_up_keeps_the_part(server: Server, tmp_path: Path) -> 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, limits[1]))
     try:
-        with pytest.raises(SourceError, match=r"cannot grow: .* What has come so far is kept"):
+        with pytest.raises(SourceError, match=r"cannot grow: .* The download so far is kept"):
             download(server.url + "/m.gguf", folder=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -409,7 +409,7 @@ def test_a_second_run_meanwhile_is_told_and_harms_nothing(server: Server, tmp_pa
     first = threading.Thread(target=lambda: paths.append(download(server.url + "/m.gguf", folder=tmp_path)))
     first.start()
     assert server.reached.wait(5)
-    with pytest.raises(SourceError, match=f"downloaded already, by process {os.getpid()} on"):
+    with pytest.raises(SourceError, match=f"already being downloaded by process {os.getpid()} on"):
         download(server.url + "/m.gguf", folder=tmp_path)
     server.gate.set()
     first.join()
@@ -423,7 +423,7 @@ def test_a_lock_that_may_be_held_is_respected(server: Server, tmp_path: Path, ow
     lock = lock_of(server, tmp_path)
     text = {"parent": f"{os.getppid()} {node()}", "elsewhere": f"{gone_pid()} not-{node()}", "unsigned": ""}[owner]
     lock.write_text(text)
-    with pytest.raises(SourceError, match=f"downloaded already.*delete {re.escape(str(lock))}"):
+    with pytest.raises(SourceError, match=f"already being downloaded.*delete {re.escape(str(lock))}"):
         download(server.url + "/m.gguf", folder=tmp_path)
     assert lock.read_text() == text
 

@@ -287,22 +287,22 @@ def test_a_cut_file_is_refused_or_whole(kind: str) -> None:
         except MediaError:
             refused += 1
     assert refused > 0
-    assert "cut off or damaged" in refusal(data[: len(data) // 2])
+    assert "truncated or damaged" in refusal(data[: len(data) // 2])
 
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
         (b"", r"empty \(0 bytes\)"),
-        (b"This is no picture at all.\n", "Give a PNG, JPEG, WebP or GIF"),
-        (b"%PDF-1.7", "is a PDF file. Give a PNG"),
-        (b"\0\0\0\x18ftypheic", "is a HEIC file. Give a PNG"),
-        (b"<svg xmlns=", "is a SVG file. Give a PNG"),
-        (b"RIFF\x24\0\0\0WAVEfmt ", "Give a PNG"),
-        (b"\x89PNG\r\n\x1a\n", "cut off or damaged"),
-        (b"\xff\xd8\xff", "cut off or damaged"),
-        (b"GIF89a", "cut off or damaged"),
-        (b"RIFF\x24\0\0\0WEBP", "cut off or damaged"),
+        (b"This is no picture at all.\n", "Use a PNG, JPEG, WebP or GIF"),
+        (b"%PDF-1.7", "is a PDF file. Use a PNG"),
+        (b"\0\0\0\x18ftypheic", "is a HEIC file. Use a PNG"),
+        (b"<svg xmlns=", "is a SVG file. Use a PNG"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "Use a PNG"),
+        (b"\x89PNG\r\n\x1a\n", "truncated or damaged"),
+        (b"\xff\xd8\xff", "truncated or damaged"),
+        (b"GIF89a", "truncated or damaged"),
+        (b"RIFF\x24\0\0\0WEBP", "truncated or damaged"),
         (png(0, 5, []), "damaged"),
         (png(8_000, 8_000, [bytes(8_000)]), "bytes cannot hold its pixels"),
         (png(2, 1, [b"ab"], extra=[(b"zTXt", b"k\0\0" + zlib.compress(bytes(50 << 20)))]), "without metadata"),
@@ -393,22 +393,22 @@ def test_folders_and_missing_files_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "an empty text"),
-        (" \n", "an empty text"),
+        ("", "is empty"),
+        (" \n", "is empty"),
         ("cat.png", "cat.png: no such file."),
-        ("nothinghere", "no such file, and no picture in base64 either"),
-        (b64encode(b"plain text, not a picture").decode(), "no such file, and no picture in base64 either"),
-        (b64encode(b"plain text" * 500).decode(), "Give a PNG"),
-        ("?" * 5000, "neither a path nor good base64"),
-        ("ж" * 5000, "neither a path nor good base64"),
+        ("nothinghere", "no such file, and not a picture in base64 either"),
+        (b64encode(b"plain text, not a picture").decode(), "no such file, and not a picture in base64 either"),
+        (b64encode(b"plain text" * 500).decode(), "Use a PNG"),
+        ("?" * 5000, "neither a path nor valid base64"),
+        ("ж" * 5000, "neither a path nor valid base64"),
         ("cat\0.png", "no such file"),
         ("~nobody-of-that-name/cat.png", "no such file"),
-        ("https://example.org/cat.png", "Download it and give its path"),
-        ("data:image/png,abc", "must read data:…;base64"),
-        ("data:image/png;base64", "must read data:…;base64"),
+        ("https://example.org/cat.png", "Download it and pass its path"),
+        ("data:image/png,abc", "must have the form data:…;base64"),
+        ("data:image/png;base64", "must have the form data:…;base64"),
         ("data:image/png;base64,", "is empty"),
-        ("data:image/png;base64,%%%%", "nor good base64"),
-        ("data:image/png;base64," + b64encode(GOOD["png"][:60]).decode(), "cut off or damaged"),
+        ("data:image/png;base64,%%%%", "nor valid base64"),
+        ("data:image/png;base64," + b64encode(GOOD["png"][:60]).decode(), "truncated or damaged"),
     ],
 )
 def test_a_text_that_is_no_picture_says_why(text: str, sentence: str) -> None:
@@ -451,7 +451,7 @@ def test_an_array_that_is_no_picture_says_why(array: np.ndarray, sentence: str) 
 
 @pytest.mark.parametrize("thing", [None, 5, ["cat.png"], {"image": 1}, object()])
 def test_other_things_are_no_pictures(thing: object) -> None:
-    assert "is no picture. Give a path" in refusal(thing)
+    assert "is not a picture. Pass a path" in refusal(thing)
 
 
 def test_pixels_must_fit_their_size() -> None:

@@ -194,7 +194,7 @@ def test_a_service_folder_that_may_not_be_looked_at_is_passed_over(
 
 
 def test_a_store_that_cannot_be_one_is_told() -> None:
-    with pytest.raises(StoreError, match=r"cannot hold an Ollama store.*Set OLLAMA_MODELS"):
+    with pytest.raises(StoreError, match=r"cannot be an Ollama store.*Set OLLAMA_MODELS"):
         Store("~nobody-of-that-name/models")
 
 

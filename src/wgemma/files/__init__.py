@@ -1,1 +1,1 @@
-"""Bytes on disk or on the wire: GGUF files, their block formats, where they are read from, Ollama's store."""
+"""Bytes on disk or on the wire: GGUF files and their block formats, sources to read them from, Ollama's store."""

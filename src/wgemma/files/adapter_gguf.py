@@ -1,8 +1,8 @@
-"""Adapters as GGUF files, llama.cpp's form: `X.lora_a` and `X.lora_b` for each matrix X, one alpha for all.
+"""Adapters as GGUF files, in llama.cpp's format: `X.lora_a` and `X.lora_b` for each matrix X, one alpha for all.
 
-scale = alpha / rank of the pair, or 1 where alpha is 0
-X.lora_a  [rank, columns]    X.lora_b  [rows, rank]       the contiguous dimension last; experts in front
-token_embd.weight the other way round: lora_a [tokens, rank], lora_b [width, rank]
+scale = alpha / rank of the pair, or 1 if alpha is 0
+X.lora_a  [rank, columns]    X.lora_b  [rows, rank]       the contiguous dimension last; experts first
+token_embd.weight is the other way round: lora_a [tokens, rank], lora_b [width, rank]
 """
 
 from array import array
@@ -41,7 +41,7 @@ async def read_gguf_adapter(gguf: Gguf, name: str) -> AdapterFile:
 
 
 def _alpha(metadata: dict[str, Any]) -> float:
-    """The adapter's alpha, once the rest of the metadata says that it is one for Gemma 4."""
+    """The adapter's alpha, after checking that the file is a LoRA adapter for Gemma 4."""
     kind = metadata.get("general.type", "model")
     if kind != "adapter":
         raise AdapterError(f"this is a {kind!r:.40} file, not an adapter (general.type).")
@@ -61,9 +61,7 @@ def _halves(gguf: Gguf) -> dict[str, tuple[_Half, _Half]]:
     for tensor in gguf.tensors.values():
         matrix, _, half = tensor.name.rpartition(".lora_")
         if half not in ("a", "b"):
-            raise AdapterError(
-                f"{tensor.name} is no part of a LoRA adapter: its name ends neither in .lora_a nor .lora_b."
-            )
+            raise AdapterError(f"{tensor.name} is not part of a LoRA adapter: its name must end in .lora_a or .lora_b.")
         check_tensor(matrix)
         found.setdefault(matrix, {})[half] = tensor
     for matrix, halves in found.items():
@@ -75,11 +73,13 @@ def _halves(gguf: Gguf) -> dict[str, tuple[_Half, _Half]]:
 
 def _half(matrix: str, tensor: Tensor) -> _Half:
     if tensor.type not in TYPES:
-        raise AdapterError(f"{tensor.name} has the type {tensor.type}; adapters are read in {', '.join(TYPES)}.")
+        raise AdapterError(f"{tensor.name} has type {tensor.type}; wgemma reads adapters in {', '.join(TYPES)}.")
     dimensions = 3 if is_experts(matrix) else 2
     if len(tensor.shape) > dimensions:
-        raise AdapterError(f"{tensor.name} has the shape {list(tensor.shape)}; {dimensions} dimensions are possible.")
-    inner, outer, experts = (*tensor.shape, 1, 1)[:3]  # a writer may leave out dimensions of 1
+        raise AdapterError(
+            f"{tensor.name} has shape {list(tensor.shape)}; at most {dimensions} dimensions are allowed."
+        )
+    inner, outer, experts = (*tensor.shape, 1, 1)[:3]  # writers may omit dimensions of 1
     return _Half(tensor, experts, outer, inner)
 
 
@@ -88,7 +88,7 @@ async def _pair(gguf: Gguf, matrix: str, a: _Half, b: _Half, alpha: float) -> Pa
     ranks = (a.inner if table else a.outer), b.inner
     if ranks[0] != ranks[1] or a.experts != b.experts:
         raise AdapterError(
-            f"{a.tensor.name} and {b.tensor.name} do not fit each other: "
+            f"{a.tensor.name} and {b.tensor.name} do not fit together: "
             f"{list(a.tensor.shape)} and {list(b.tensor.shape)}."
         )
     rank = b.inner
@@ -104,7 +104,7 @@ async def _numbers(gguf: Gguf, tensor: Tensor) -> "array[float]":
 
 
 def write_gguf_adapter(adapter: AdapterFile, path: str | Path, *, base: str | None = None) -> None:
-    """A file that llama.cpp loads; a pair whose alpha is not the commonest has the difference folded into its B."""
+    """Writes a file that llama.cpp loads. It has one alpha, the most common; other alphas are folded into their B."""
     alphas = Counter(pair.alpha for pair in adapter.pairs.values() if pair.scale)
     alpha = alphas.most_common(1)[0][0] if alphas else 1.0
     metadata: dict[str, Any] = {

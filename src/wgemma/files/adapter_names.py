@@ -1,8 +1,8 @@
-"""What an adapter's matrices are called: a module's path in transformers ⇄ the tensor's name in a GGUF.
+"""Names of adapted matrices: a module's path in transformers ⇄ the tensor's name in a GGUF.
 
     model.language_model.layers.3.self_attn.q_proj  ⇄  blk.3.attn_q.weight
 
-Only what wgemma can adapt has a name here; anything else is refused by its own.
+Only matrices wgemma can adapt are listed; anything else is refused, by name.
 """
 
 import re
@@ -21,16 +21,16 @@ MODULES = {
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
 }
-# Parameters, not modules, in transformers; PEFT names the module that holds them.
+# In transformers these are parameters, not modules; PEFT names the module that holds them.
 EXPERT_PARAMETERS = {"experts.gate_up_proj": "ffn_gate_up_exps", "experts.down_proj": "ffn_down_exps"}
-# GGUFs of mixture models may also hold gate and up apart.
+# MoE GGUFs may also store gate and up separately.
 EXPERTS = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 TEXT_MODEL = "model.language_model."  # where transformers' multimodal class keeps the text model
 
 _PATHS = {tensor: module for module, tensor in (MODULES | EXPERT_PARAMETERS).items()}
 _ORDER = [*MODULES.values(), *EXPERTS]
-# Files name the text model in different ways, after the class that was trained.
+# How files name the text model depends on the class that was trained.
 _MODULE = re.compile(
     r"(?:base_model\.model\.)?(?:model\.)?(?:language_model\.)?(?:model\.)?"
     r"(?:layers\.(?P<layer>0|[1-9]\d{0,3})\.(?P<part>[\w.]+)|(?P<table>embed_tokens|lm_head))"
@@ -40,7 +40,7 @@ _TOWER = re.compile(r"(?:^|\.)(?:(vision|audio)_tower|embed_(vision|audio))\.|^(
 
 
 def tensor_of_module(path: str) -> str:
-    """The tensor of a module, whatever the file's way to name the text model."""
+    """The tensor for a module path, however the file names the text model."""
     _refuse_tower(path)
     match = _MODULE.fullmatch(path)
     if match and match["table"]:
@@ -52,7 +52,7 @@ def tensor_of_module(path: str) -> str:
 
 
 def module_of_tensor(name: str) -> str:
-    """The path that transformers has for a tensor; for experts that of the parameter."""
+    """The path of a tensor in transformers; for experts, the parameter's path."""
     if name == EMBEDDING:
         return TEXT_MODEL + "embed_tokens"
     if name == OUTPUT:
@@ -64,7 +64,7 @@ def module_of_tensor(name: str) -> str:
 
 
 def check_tensor(name: str) -> None:
-    """Refuses a tensor that cannot be adapted."""
+    """Raises `AdapterError` for a tensor that cannot be adapted."""
     _refuse_tower(name)
     match = _TENSOR.fullmatch(name)
     if name not in (EMBEDDING, OUTPUT) and (match is None or match["part"] not in _ORDER):
@@ -83,7 +83,7 @@ def layer_of(name: str) -> int | None:
 
 
 def order(name: str) -> tuple[int, int]:
-    """Sorts tensors by layer, then as a layer computes with them; the embedding comes first, the output last."""
+    """Sort key: by layer, then in the order a layer uses them; the embedding comes first, the output last."""
     match = _TENSOR.fullmatch(name)
     if match is None:
         return (-1 if name == EMBEDDING else 1 << 30), 0
@@ -98,6 +98,4 @@ def _refuse_tower(name: str) -> None:
 
 def _unknown(name: str) -> AdapterError:
     known = ", ".join(module.rpartition(".")[2] for module in MODULES)
-    return AdapterError(
-        f"{name[:200]} is nothing that wgemma can adapt; it takes {known}, embed_tokens, lm_head and experts."
-    )
+    return AdapterError(f"wgemma cannot adapt {name[:200]}; it adapts {known}, embed_tokens, lm_head and experts.")

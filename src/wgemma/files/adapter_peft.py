@@ -1,12 +1,12 @@
-"""Adapters as PEFT keeps them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
+"""Adapters as PEFT stores them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
 
     base_model.model.<module>.lora_A.weight  [rank, in]      scale = alpha / rank, with rsLoRA alpha / √rank
     base_model.model.<module>.lora_B.weight  [out, rank]
     …embed_tokens.lora_embedding_A           [rank, tokens]  …embed_tokens.lora_embedding_B  [width, rank]
     …experts.lora_A.weight [experts · rank, in], lora_B.weight [out, rank · experts]  with the experts fastest in B
 
-Rank and alpha are the configuration's, unless a pattern there matches the module. A setting that changes what is
-computed, and that wgemma does not compute, is refused by its name.
+Rank and alpha come from the configuration, unless one of its patterns matches the module. A setting that changes the
+computation in a way wgemma does not support is refused by name.
 """
 
 import json
@@ -41,18 +41,18 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG = 4 << 20
 MAX_RANK = 1 << 16
 MAX_PATTERNS = 4096
-MAX_REPEATS = 48  # stars and the like, in all patterns together
+MAX_REPEATS = 48  # repetition operators in all patterns together
 PREFIX = "base_model.model."
 
-# What a setting that is on would mean. Others that begin with `use_` are refused too: they are variants yet unknown.
+# What each unsupported setting means. Other settings that start with `use_` are refused, too: unknown variants.
 REFUSED = {
     "use_dora": "DoRA",
     "use_qalora": "QALoRA",
     "use_bdlora": "block-diagonal LoRA",
-    "fan_in_fan_out": "matrices stored the other way round",
-    "lora_bias": "biases of its own",
-    "modules_to_save": "whole modules of its own",
-    "trainable_token_indices": "tokens of its own",
+    "fan_in_fan_out": "transposed matrices",
+    "lora_bias": "its own biases",
+    "modules_to_save": "its own full modules",
+    "trainable_token_indices": "its own tokens",
     "alora_invocation_tokens": "activated LoRA (aLoRA)",
     "layer_replication": "repeated layers",
     "kasa_config": "KaSA",
@@ -60,7 +60,7 @@ REFUSED = {
     "arrow_config": "Arrow routing",
     "megatron_config": "Megatron",
 }
-# Ways to begin that leave the model as it is; the others (PiSSA, OLoRA, LoftQ, CorDA …) change its weights too.
+# Initialisations that leave the base weights alone; the others (PiSSA, OLoRA, LoftQ, CorDA …) change them.
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _KEY = re.compile(
@@ -77,7 +77,7 @@ class _Config:
     ranks: Patterns
     alphas: Patterns
     root: bool  # rsLoRA
-    tied: bool  # an adapter of the embedding is one of the output too
+    tied: bool  # an adapter of the embedding also applies to the output
     parameters: tuple[str, ...]
     base: str | None
 
@@ -89,7 +89,7 @@ class _Config:
 
 
 async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
-    """The adapter of a configuration's bytes and the safetensors `weights` leads to (a path, bytes or a `Source`)."""
+    """The adapter from a configuration's bytes and safetensors `weights` (a path, bytes or a `Source`)."""
     settings = _config(config)
     opened = await Safetensors.aopen(weights)
     try:
@@ -102,7 +102,7 @@ async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
         _refuse_other_tables(opened.tensors, pairs)
         if settings.tied and not pairs.keys().isdisjoint((EMBEDDING, OUTPUT)):
             raise AdapterError(
-                "this adapter is one for embedding and output (ensure_weight_tying), which wgemma does not apply."
+                "this adapter ties embedding and output (ensure_weight_tying), which wgemma does not support."
             )
         return gathered(name, pairs, settings.alpha, settings.base)
     finally:
@@ -122,14 +122,16 @@ def _config(data: bytes) -> _Config:
     for key, value in fields.items():
         if value and (key in REFUSED or (key.startswith("use_") and key != "use_rslora")):
             raise AdapterError(
-                f"this adapter uses {REFUSED.get(key, 'a variant')} ({key[:80]}), which wgemma does not apply."
+                f"this adapter uses {REFUSED.get(key, 'a variant')} ({key[:80]}), which wgemma does not support."
             )
     if fields.get("bias", "none") != "none":
-        raise AdapterError(f"this adapter changes biases (bias = {fields['bias']!r:.40}), which wgemma does not apply.")
+        raise AdapterError(
+            f"this adapter changes biases (bias = {fields['bias']!r:.40}), which wgemma does not support."
+        )
     beginning = fields.get("init_lora_weights", True)
     if beginning not in BEGINNINGS:
         raise AdapterError(
-            f"this adapter was begun with {beginning!r:.40} (init_lora_weights), which changes the model's weights; "
+            f"this adapter was initialised with {beginning!r:.40} (init_lora_weights), which changes the base weights; "
             "convert it to plain LoRA with PEFT first."
         )
     patterns = [fields.get(key) or {} for key in ("rank_pattern", "alpha_pattern")]
@@ -158,14 +160,14 @@ def _whole(key: str, value: Any) -> int:
 
 
 def _compiled(patterns: dict[str, Any]) -> Patterns:
-    """Patterns are regular expressions out of a file: those that could keep the matcher busy for long are refused."""
+    """Compiles regular expressions from a file, refusing any that could make matching take very long."""
     repeats = {pattern: len(re.findall(r"[*+{]", pattern)) for pattern in patterns}
     if len(patterns) > MAX_PATTERNS or sum(repeats.values()) > MAX_REPEATS:
-        raise AdapterError("rank_pattern or alpha_pattern holds too much.")
+        raise AdapterError("rank_pattern or alpha_pattern is too long.")
     found = []
     for pattern, value in patterns.items():
         if len(pattern) > 256 or repeats[pattern] > 3 or re.search(r"\)\s*[*+{]", pattern):
-            raise AdapterError(f"the pattern {pattern[:80]!r} is too intricate.")
+            raise AdapterError(f"the pattern {pattern[:80]!r} is too complex.")
         try:
             found.append((re.compile(rf"(.*\.)?({pattern})$"), value))
         except (re.error, RecursionError, OverflowError):
@@ -189,30 +191,30 @@ def _halves(tensors: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
         halves = found.setdefault(match["module"], {})
         half = match["half"] or match["row"]
         if half in halves:
-            raise AdapterError(f"{key} is there twice, with and without an adapter's name.")
+            raise AdapterError(f"{key} appears twice, with and without an adapter's name.")
         halves[half] = key
     for module, halves in found.items():
         if len(halves) < 2:
-            raise AdapterError(f"{module} has lora_{'A' if 'A' in halves else 'B'} without its partner.")
+            raise AdapterError(f"{module} has only lora_{'A' if 'A' in halves else 'B'}; its partner is missing.")
     return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
 
 
 def _is_table(key: str) -> bool:
-    """PEFT saves the model's own embedding beside an adapter of it; being the base's, it is not needed."""
+    """PEFT saves a copy of the base's embedding next to an adapter of it; it is not needed."""
     match = _COPY.fullmatch(key)
     return match is not None and match["module"].removesuffix(_INNER).endswith(("embed_tokens", "lm_head"))
 
 
 def _refuse_key(key: str) -> None:
     if "lora_magnitude_vector" in key:
-        raise AdapterError(f"{key} belongs to DoRA, which wgemma does not apply.")
+        raise AdapterError(f"{key} belongs to DoRA, which wgemma does not support.")
     module = key.rpartition(".lora_")[0] or key.removesuffix(".weight")
-    tensor_of_module(module.removesuffix(_INNER))  # names a tower, or what is unknown
-    raise AdapterError(f"{key[:200]} is no part of a LoRA adapter.")
+    tensor_of_module(module.removesuffix(_INNER))  # raises if it is in a tower or unknown
+    raise AdapterError(f"{key[:200]} is not part of a LoRA adapter.")
 
 
 def _refuse_other_tables(tensors: Mapping[str, Entry], pairs: Mapping[str, Pair]) -> None:
-    """A copy of the embedding is passed over only where the embedding is adapted, and has its shape."""
+    """A copy of the embedding is ignored only if the embedding is adapted and the shapes match."""
     for key, entry in tensors.items():
         match = None if _KEY.fullmatch(key) else _COPY.fullmatch(key)
         if match is None:
@@ -220,7 +222,7 @@ def _refuse_other_tables(tensors: Mapping[str, Entry], pairs: Mapping[str, Pair]
         pair = pairs.get(tensor_of_module(match["module"].removesuffix(_INNER)))
         if pair is None or entry.shape != (pair.rows, pair.columns):
             raise AdapterError(
-                f"{key} replaces a matrix of the model instead of adapting it; wgemma does not apply that."
+                f"{key} replaces a matrix of the model instead of adapting it, which wgemma does not support."
             )
 
 
@@ -231,11 +233,11 @@ async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: st
     first, second = opened.tensors[a].shape, opened.tensors[b].shape
     experts = first[0] // rank if is_experts(tensor) else 1
     if len(first) != 2 or len(second) != 2 or first[0] != second[1]:
-        raise AdapterError(f"{a} and {b} do not fit each other: {list(first)} and {list(second)}.")
+        raise AdapterError(f"{a} and {b} do not fit together: {list(first)} and {list(second)}.")
     if first[0] != experts * rank:
         raise AdapterError(f"{a} has rank {first[0]}, but {CONFIG} says {rank}.")
     if (tensor == EMBEDDING) != ("lora_embedding_" in a) or ("lora_embedding_" in a) != ("lora_embedding_" in b):
-        raise AdapterError(f"{a} is not how an adapter of {tensor} is named.")
+        raise AdapterError(f"{a} is the wrong name for an adapter of {tensor}.")
     values = await opened.aread(a), await opened.aread(b)
     if tensor == EMBEDDING:
         return tensor, Pair(
@@ -245,9 +247,9 @@ async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: st
 
 
 def _path(config: _Config, module: str, tensors: Mapping[str, Entry]) -> str:
-    """The module's path; that of an expert layer's parameter, which PEFT does not name.
+    """The module's path; for experts, the path of the parameter, which PEFT does not name.
 
-    Where both parameters are adapted, gate and up are the inner one.
+    If both parameters are adapted, gate and up are the inner one.
     """
     outer = module.removesuffix(_INNER)
     if not outer.endswith(".experts"):
@@ -268,9 +270,9 @@ def _by_expert(b: "array[float]", experts: int) -> "array[float]":
 def write_peft(
     adapter: AdapterFile, folder: str | Path, *, base: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """A folder that PEFT loads; both files are replaced only when both are written.
+    """Writes a folder that PEFT loads; existing files are replaced only once both are written.
 
-    `settings` go into the configuration as they are (`lora_dropout`, …).
+    `settings` go into the configuration unchanged (`lora_dropout`, …).
     """
     paths = {module_of_tensor(tensor): pair for tensor, pair in adapter.pairs.items()}
     inner = {path.rpartition(".")[0] for path in paths if path.endswith(".experts.down_proj")}
@@ -339,7 +341,7 @@ def _shortest(number: float) -> int | float:
 
 
 def _targets(paths: Mapping[str, Pair]) -> str:
-    """A regular expression for exactly these modules: the towers have modules of the same names."""
+    """A regular expression for exactly these modules, because the towers have modules of the same name."""
     layers: dict[str, list[str]] = {}
     others: list[str] = []
     for path in paths:

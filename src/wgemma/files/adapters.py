@@ -1,4 +1,4 @@
-"""Adapter files of every kind, told apart by what is there: a PEFT folder, or a GGUF file under any name."""
+"""Reads any adapter file: a PEFT folder, or a GGUF file of any name."""
 
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ __all__ = [
 
 
 def read_adapter(target: str | Path, name: str | None = None) -> AdapterFile:
-    """The adapter in a PEFT folder, a GGUF file or behind an http(s) URL; `name` is the file's unless given."""
+    """The adapter from a PEFT folder, a GGUF file or an http(s) URL; `name` defaults to the file's."""
     return run(aread_adapter(target, name))
 
 
 async def aread_adapter(target: Any, name: str | None = None) -> AdapterFile:
-    """`read_adapter`, which in a page also takes a `Source` of a GGUF adapter, or two of what is in a PEFT folder: the
-    configuration and the weights."""
+    """Async `read_adapter`. In a page it also takes a `Source` of a GGUF adapter, or two for PEFT: configuration and
+    weights."""
     if isinstance(target, tuple):
         config, weights = target
         return await _read_pair(config, weights, name or "adapter")
@@ -59,18 +59,20 @@ async def _read_pair(config: Source, weights: Source, name: str) -> AdapterFile:
 
 
 def _last(target: Any) -> str:
-    """A name out of a URL, or out of a source's own."""
+    """A name from a URL or from a source's name."""
     text = str(getattr(target, "name", target)).partition("?")[0].partition("#")[0]
     return text.rpartition("/")[2].removesuffix(".gguf")
 
 
 def _config_of(folder: Path) -> bytes:
-    """The configuration in a PEFT folder whose weights are there too."""
+    """The configuration of a PEFT folder, after checking that its weights are there."""
     if not (folder / CONFIG).is_file():
         raise AdapterError(f"there is no {CONFIG} in this folder. An adapter is a PEFT folder or a .gguf file.")
     if not (folder / WEIGHTS).is_file():
         pickled = (folder / "adapter_model.bin").exists()
-        hint = " adapter_model.bin could run code when read, and is not: save it as safetensors." if pickled else ""
+        hint = (
+            " wgemma does not read adapter_model.bin, which could run code: save it as safetensors." if pickled else ""
+        )
         raise AdapterError(f"there is no {WEIGHTS} in this folder.{hint}")
     try:
         with (folder / CONFIG).open("rb") as file:
@@ -78,5 +80,5 @@ def _config_of(folder: Path) -> bytes:
     except OSError as error:
         raise AdapterError(f"{CONFIG} cannot be read: {error.strerror or error}.") from None
     if len(data) > MAX_CONFIG:
-        raise AdapterError(f"{CONFIG} is too large to be one.")
+        raise AdapterError(f"{CONFIG} is too large.")
     return data

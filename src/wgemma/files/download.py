@@ -1,11 +1,11 @@
-"""Models from the web, kept in the user's cache: fetched in pieces, taken up again where a run was cut, hashed.
+"""Downloads models into the user's cache: in pieces, resumable, hashed.
 
-What lies in the cache for one URL:
+The cache holds for each URL:
 
-    NAME.gguf        the whole file; it gets this name only once every byte is there and the digest is right
-    NAME.gguf.json   its size and SHA-256: with these beside it, the file is used without asking the network
-    NAME.gguf.part   what has come so far; in NAME.gguf.part.json the size and validator the server gave for it
-    NAME.gguf.lock   the process and host that are fetching it
+    NAME.gguf        the complete file; it gets this name only once every byte is there and the digest is right
+    NAME.gguf.json   its size and SHA-256; with these, the file is used without asking the network
+    NAME.gguf.part   what has arrived so far; NAME.gguf.part.json has the size and validator the server gave
+    NAME.gguf.lock   the process and host downloading it
 """
 
 import hashlib
@@ -47,7 +47,7 @@ _taking = Lock()
 
 
 def cache_folder() -> Path:
-    """Where downloaded models lie: `wgemma/models` in the folder the system has for caches."""
+    """Where downloads go: `wgemma/models` in the system's cache folder."""
     try:
         if sys.platform == "win32":
             base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
@@ -57,15 +57,16 @@ def cache_folder() -> Path:
             chosen = os.environ.get("XDG_CACHE_HOME", "")
             base = chosen if Path(chosen).is_absolute() else Path.home() / ".cache"
     except RuntimeError:
-        raise SourceError("there is no home folder to keep downloads in. Set XDG_CACHE_HOME to a folder.") from None
+        raise SourceError("there is no home folder for downloads. Set XDG_CACHE_HOME to a folder.") from None
     return Path(base) / "wgemma" / "models"
 
 
 def download(url: str, *, folder: Path | None = None, progress: Callable[[int], None] = lambda nbytes: None) -> Path:
-    """The GGUF behind `url` as a file in the cache, fetched if it is not there yet.
+    """The GGUF behind `url` as a file in the cache, downloaded if it is not there yet.
 
-    `#sha256=HEX` at the end of the URL, or in its query, is the digest the file must have. `progress` hears of every
-    piece, those of an earlier run included: in the end they add up to the file's size. A file already there is silent.
+    `#sha256=HEX` at the end of the URL, or in its query, is the digest the file must have. `progress` is called with
+    the size of every piece, including those of an earlier run: they add up to the file's size. A cache hit reports
+    nothing.
     """
     address, wanted = _parse(url)
     entry = _Entry((folder or cache_folder()) / _file_name(address))
@@ -83,7 +84,7 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of the cache and what lies beside it."""
+    """A file in the cache and its companions."""
 
     file: Path
 
@@ -103,7 +104,7 @@ class _Entry:
         return self.beside(".part.json")
 
     def is_whole(self, wanted: set[str]) -> bool:
-        """Whether the file is there as recorded, and is the wanted one."""
+        """Whether the file matches its record and is the wanted one."""
         record = _read_json(self.record)
         size, digest = record.get("size"), record.get("sha256")
         return isinstance(size, int) and isinstance(digest, str) and size == _size(self.file) and wanted <= {digest}
@@ -113,7 +114,7 @@ class _Entry:
         self.part_record.unlink(missing_ok=True)
 
     def finish(self, size: int, digest: str) -> None:
-        """Gives the part its name. A record must never stand beside a file it was not made for."""
+        """Gives the part its final name. A record must never sit next to a file it does not describe."""
         self.record.unlink(missing_ok=True)
         self.part.replace(self.file)
         _write_json(self.record, {"size": size, "sha256": digest})
@@ -121,14 +122,14 @@ class _Entry:
 
 
 def _parse(url: str) -> tuple[str, set[str]]:
-    """The address to ask for, all ASCII and without fragment, and the digests the URL demands (none or one)."""
+    """The address to request, in ASCII and without fragment, and the digests the URL demands."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise SourceError(f"{url} is not a URL that can be read: {error}.") from None
+        raise SourceError(f"{url} is not a valid URL: {error}.") from None
     demanded = [digest.lower() for digest in parse_qs(parts.fragment, keep_blank_values=True).get("sha256", [])]
     if not all(_SHA256.fullmatch(digest) for digest in demanded):
-        raise SourceError(f"{url}: after #sha256= there must be 64 hexadecimal digits.")
+        raise SourceError(f"{url}: #sha256= must be followed by 64 hexadecimal digits.")
     hints = [digest.lower() for digest in parse_qs(parts.query).get("sha256", [])]
     wanted = {*demanded, *(digest for digest in hints if _SHA256.fullmatch(digest))}
     path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
@@ -136,7 +137,7 @@ def _parse(url: str) -> tuple[str, set[str]]:
 
 
 def _file_name(address: str) -> str:
-    """One plain name for the address: readable by its host and path, unique by a hash, never a path of its own."""
+    """A file name for the address: host and path make it readable, a hash makes it unique; never a path itself."""
     parts = urlsplit(address)
     stem = _UNSAFE.sub("-", f"{parts.hostname or ''}{parts.path}").removesuffix(".gguf")
     stem = re.sub(r"\.{2,}", ".", stem)[-LONGEST_STEM:].strip("-.")
@@ -144,13 +145,13 @@ def _file_name(address: str) -> str:
 
 
 def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[int], None]) -> None:
-    """Brings the whole file into its place in the cache; what is cut short stays as a part for the next run."""
+    """Downloads the file into the cache; an interrupted download stays as a part for the next run."""
     source = HttpSource(address, timeout=TIMEOUT)
     if bytes(run(source.read(0, min(len(MAGIC), source.size)))) != MAGIC:
-        raise GgufError(f"{address}: at byte 0: this is not a GGUF file (it does not begin with 'GGUF').")
+        raise GgufError(f"{address}: at byte 0: this is not a GGUF file (it does not start with 'GGUF').")
     expected = wanted | _announced(address)
     if len(expected) > 1:
-        raise SourceError(f"{address}: the digests asked for and announced differ: {', '.join(sorted(expected))}.")
+        raise SourceError(f"{address}: the URL's digest and the server's differ: {', '.join(sorted(expected))}.")
 
     origin = {"size": source.size, "validator": source.validator}
     have = _size(entry.part) or 0
@@ -164,14 +165,14 @@ def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[in
     if expected and digest not in expected:
         entry.drop_part()
         raise SourceError(
-            f"{address}: the file that came is damaged or another one: its bytes hash to {digest}, "
+            f"{address}: the download is damaged or a different file: its bytes hash to {digest}, "
             f"but {expected.pop()} was expected. It was removed; try again."
         )
     entry.finish(source.size, digest)
 
 
 def _fill(source: HttpSource, part: Path, progress: Callable[[int], None]) -> str:
-    """Hashes what the part holds, appends what it lacks, and returns the digest of the whole."""
+    """Hashes what the part already holds, appends the rest, and returns the digest of it all."""
     digest = hashlib.sha256()
     have = 0
     with part.open("a+b", buffering=0) as file:
@@ -191,15 +192,15 @@ def _fill(source: HttpSource, part: Path, progress: Callable[[int], None]) -> st
 
 
 def _write(file: IO[bytes], data: Buffer, part: Path) -> None:
-    """All of `data`; where the disk takes only some of it, that is still the right beginning."""
+    """Writes all of `data`; if the disk takes only some of it, that is still a valid prefix."""
     view = memoryview(data)
     try:
         while view:
             view = view[file.write(view) :]
     except OSError as error:
         raise SourceError(
-            f"{part} cannot grow: {error.strerror or error}. What has come so far is kept: "
-            "make room and start again, and the download goes on from there."
+            f"{part} cannot grow: {error.strerror or error}. The download so far is kept: "
+            "free some space and try again to resume it."
         ) from None
 
 
@@ -208,7 +209,7 @@ def _check_space(address: str, folder: Path, size: int, have: int) -> None:
     if size - have > free:
         raise SourceError(
             f"{address} needs {_megabytes(size - have)} more, but only {_megabytes(free)} are free in {folder}. "
-            "Make room there, or download the file to another disk and give its path."
+            "Free some space, or download the file to another disk and pass its path."
         )
 
 
@@ -217,10 +218,10 @@ def _megabytes(count: int) -> str:
 
 
 def _announced(address: str) -> set[str]:
-    """The SHA-256 the server gives for the file, if it gives one.
+    """The SHA-256 the server announces for the file, if any.
 
-    Model hosts redirect to their storage and name the digest in the redirect's X-Linked-ETag. Where there is one, the
-    storage's own ETag says nothing more: it may be a hash of another kind with just as many digits.
+    Model hosts redirect to their storage and put the digest in the redirect's X-Linked-ETag. If there is one, the
+    storage's own ETag is ignored: it may be a different hash with just as many digits.
     """
     from http.client import HTTPException
     from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -247,13 +248,13 @@ def _announced(address: str) -> set[str]:
 
 @contextmanager
 def _locked(lock: Path, address: str) -> Iterator[None]:
-    """Holds the lock file meanwhile, or says who does."""
+    """Holds the lock file; raises `SourceError` naming the owner if someone else does."""
     with _taking:
         if not _take(lock):
             _break_if_stale(lock)
             if not _take(lock):
                 raise SourceError(
-                    f"{address} is being downloaded already, by process {_owner(lock).replace(' ', ' on ', 1) or '?'}. "
+                    f"{address} is already being downloaded by process {_owner(lock).replace(' ', ' on ', 1) or '?'}. "
                     f"Wait until it is done; if there is no such process, delete {lock}."
                 )
         _held.add(lock)
@@ -276,8 +277,8 @@ def _take(lock: Path) -> bool:
 
 
 def _break_if_stale(lock: Path) -> None:
-    """Removes a lock whose owner is gone. Only who holds the guard may, lest two remove one after the other, the
-    second the lock that the first has just taken."""
+    """Removes a lock whose owner is gone. A guard file makes sure that only one process does, so a second one cannot
+    remove the lock the first has just taken."""
     guard = lock.with_name(lock.name + ".guard")
     if _take(guard):
         try:
@@ -288,9 +289,9 @@ def _break_if_stale(lock: Path) -> None:
 
 
 def _is_stale(lock: Path) -> bool:
-    """Whether the owner no longer runs. That of another host (or container) cannot be judged and counts as running."""
+    """Whether the owner is gone. An owner on another host (or container) cannot be checked and counts as running."""
     owner = _OWNER.fullmatch(_owner(lock))
-    if owner is None:  # about to be written, or cut off before it was
+    if owner is None:  # not written yet, or the owner died before writing it
         return lock.exists() and time.time() - lock.stat().st_mtime > UNSIGNED_LOCK_SECONDS
     pid, host = int(owner[1]), owner[2]
     if host != node():
@@ -312,7 +313,7 @@ def _runs(pid: int) -> bool:
         kernel = ctypes.windll.kernel32
         handle = kernel.OpenProcess(0x100000, False, pid)  # SYNCHRONIZE
         if not handle:
-            return bool(kernel.GetLastError() == 5)  # there, but not ours to look at
+            return bool(kernel.GetLastError() == 5)  # exists, but access is denied
         timed_out = kernel.WaitForSingleObject(handle, 0) == 0x102
         kernel.CloseHandle(handle)
         return bool(timed_out)
@@ -321,12 +322,12 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # there, but not ours to signal
+        return True  # exists, but belongs to someone else
     return True
 
 
 def _size(path: Path) -> int | None:
-    """The size of a regular file; None where there is none."""
+    """The size of a regular file; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -335,7 +336,7 @@ def _size(path: Path) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A record of the cache; one that is missing or damaged says nothing."""
+    """A record in the cache; empty if missing or damaged."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

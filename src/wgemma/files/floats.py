@@ -1,6 +1,6 @@
-"""Numbers as files hold them, into float32 and back: F32, F16, BF16 and Q8_0, by the standard library alone.
+"""Numbers in files ⇄ float32: F32, F16, BF16 and Q8_0, with the standard library only.
 
-For matrices as small as an adapter's, where no kernel is worth its start. All four formats fit into float32 exactly.
+For matrices as small as an adapter's, where launching a kernel does not pay. All four formats fit float32 exactly.
 """
 
 import struct
@@ -11,16 +11,16 @@ from math import isfinite
 
 from wgemma.files.sources import Buffer
 
-STEP = 1 << 16  # numbers that are Python objects at a time
+STEP = 1 << 16  # numbers held as Python objects at a time
 
 
 def floats(data: Buffer, kind: str) -> "array[float]":
-    """The numbers in `data`, whole ones or blocks of `kind`."""
+    """The numbers in `data`, stored as `kind`."""
     return _READERS[kind](data)
 
 
 def float_bytes(values: "array[float]") -> memoryview:
-    """The numbers as F32, in a file's order of bytes."""
+    """The numbers as little-endian F32."""
     if sys.byteorder == "big":
         values = values[:]
         values.byteswap()
@@ -28,12 +28,12 @@ def float_bytes(values: "array[float]") -> memoryview:
 
 
 def all_finite(values: "array[float]") -> bool:
-    """Whether no number is NaN or infinite: their sum in double precision is finite exactly then."""
+    """Whether no number is NaN or Inf: exactly then their sum in double precision is finite."""
     return isfinite(sum(values))
 
 
 def transposed(values: "array[float]", columns: int) -> "array[float]":
-    """[rows, columns] as [columns, rows], by whichever are fewer."""
+    """[rows, columns] → [columns, rows], looping over whichever is fewer."""
     rows, turned = len(values) // columns, array("f", bytes(4 * len(values)))
     if columns < rows:
         for column in range(columns):

@@ -1,9 +1,9 @@
-"""Reads GGUF files: metadata and the table of tensors, never the tensors themselves.
+"""Reads GGUF files: metadata and the tensor table, never the tensors themselves.
 
-One reader serves models, projectors, adapters and drafters, from any source. The file is taken for hostile: every
-count, length, offset, type and name is checked against the bytes that are really there before it is used, in Python's
-exact integers. Whatever is wrong is a `GgufError` that names the offset; nothing else escapes, and neither time nor
-memory grows beyond a small multiple of the header's own bytes.
+One reader serves models, projectors, adapters and drafters, from any source. Files are treated as hostile: every count,
+length, offset, type and name is checked against the bytes actually there before it is used, in Python's exact integers.
+Anything wrong raises a `GgufError` that names the offset, and nothing else; time and memory stay within a small
+multiple of the header's size.
 """
 
 import sys
@@ -24,19 +24,19 @@ from wgemma.sync import run
 T = TypeVar("T")
 
 MAGIC = b"GGUF"
-MAX_HEADER = 256 << 20  # the real one takes 15 MiB
-MAX_ENTRIES = 1 << 16  # keys, and tensors: real files have some 60 and 2 000
+MAX_HEADER = 256 << 20  # real ones take 15 MiB
+MAX_ENTRIES = 1 << 16  # keys, and tensors: real files have about 60 and 2 000
 MAX_STRING = 16 << 20
 MAX_KEY = 65_535
 MAX_NAME = 64
 MAX_ARRAY = 1 << 23
 MAX_ALIGNMENT = 4096
 
-# Value types by id: the array module's letter, its size. Strings (8) and arrays (9) are read by hand.
+# Value types by id → the array module's type code. Strings (8) and arrays (9) are read by hand.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRUCTS = {kind: Struct("<" + letter) for kind, letter in _SCALARS.items()}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-# llama.cpp's numbers for how a file was quantised.
+# llama.cpp's ids for how a file was quantised.
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
     17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
@@ -48,7 +48,7 @@ _U64 = Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies. `shape` is in ggml's order: the contiguous (input) dimension comes first."""
+    """Where one tensor is. `shape` is in ggml's order: the contiguous (input) dimension comes first."""
 
     name: str
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class Tensor:
 
 
 class NumberArray(Sequence[Any]):
-    """An array of numbers or booleans from the metadata, as compact as in the file; equal to any equal sequence."""
+    """An array of numbers or booleans from the metadata, as compact as in the file; compares equal to sequences."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -97,9 +97,9 @@ class NumberArray(Sequence[Any]):
 
 
 class StringArray(Sequence[str]):
-    """An array of strings from the metadata, kept as the file's bytes and decoded one by one when asked for.
+    """An array of strings from the metadata, kept as the file's bytes and decoded one by one on access.
 
-    String i is `data[starts[i] + 8 : starts[i + 1]]`, behind its length; `starts` has one more past the last string.
+    String i is `data[starts[i] + 8 : starts[i + 1]]`, after its length; `starts` has an extra entry for the end.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -111,7 +111,7 @@ class StringArray(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringArray":
-        """Strings that are in no file yet."""
+        """An array of new strings, not from a file."""
         coded = [string.encode() for string in strings]
         data = b"".join([_U64.pack(len(string)) + string for string in coded])
         return cls(data, array("I", accumulate((8 + len(string) for string in coded), initial=0)), 0)
@@ -140,20 +140,20 @@ class StringArray(Sequence[str]):
             start = end
 
     def utf8(self, index: int) -> bytes:
-        """A string as the file has it; not checked."""
+        """A string's raw bytes, not validated."""
         return self.data[self.starts[index] + 8 : self.starts[index + 1]]
 
     def batches(self) -> Iterator[list[bytes]]:
-        """All strings as the file has them, checked, some thousands at a time: far faster than one by one."""
+        """All strings as validated bytes, thousands at a time: far faster than one by one."""
         data = self.data
         for first in range(0, len(self), _BATCH):
             starts = self.starts[first : first + _BATCH + 1]
             batch = [data[start + 8 : end] for start, end in pairwise(starts)]
             try:
-                b"\0".join(batch).decode()  # no character reaches across a zero
+                b"\0".join(batch).decode()  # no character can span a zero
             except UnicodeDecodeError:
                 for start, end in pairwise(starts):
-                    self._decode(start, end)  # says which it is
+                    self._decode(start, end)  # raises for the bad one
             yield batch
 
     def _decode(self, start: int, end: int) -> str:
@@ -222,7 +222,7 @@ class Gguf:
 
     @property
     def quantisation(self) -> str:
-        """How the file says it was quantised, else the type that most of its bytes have."""
+        """How the file says it was quantised, or else the type of most of its bytes."""
         said = self.metadata.get("general.file_type")
         if isinstance(said, int) and said in _FILE_TYPES:
             return _FILE_TYPES[said]
@@ -242,14 +242,14 @@ class Gguf:
 
 
 class _Short(Exception):
-    """The bytes fetched so far end too early; the parse goes on once `needed` bytes are here."""
+    """Too few bytes fetched so far; parsing continues once `needed` bytes are here."""
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
 
 
 class _Cursor:
-    """A place in the header. Bytes past the end of the file are an error; bytes not fetched yet are `_Short`."""
+    """A position in the header. Reading past the end of the file is an error; bytes not fetched yet raise `_Short`."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -258,7 +258,7 @@ class _Cursor:
         self.position = 0
 
     async def fetch(self, needed: int) -> None:
-        """Makes at least `needed` bytes available, doubling so that re-parsing stays linear in all."""
+        """Makes at least `needed` bytes available, doubling so that re-parsing stays linear overall."""
         goal = min(self.limit, max(needed, 2 * len(self.bytes), self.source.first_read))
         if isinstance(self.bytes, memoryview) or not self.bytes:
             self.bytes = await self.source.read(0, goal)
@@ -284,7 +284,7 @@ class _Cursor:
         return self.limit - self.position
 
     def skip(self, length: int, what: str) -> int:
-        """Steps over `length` bytes that must be there; returns where they start."""
+        """Skips `length` bytes, which must be there; returns where they start."""
         start = self.position
         if length > self.left():
             if self.limit == MAX_HEADER < self.source.size:
@@ -299,13 +299,13 @@ class _Cursor:
         return form.unpack_from(self.bytes, self.skip(form.size, what))[0]
 
     def count(self, what: str, most: int, smallest: int) -> int:
-        """A 64-bit count of things that take at least `smallest` bytes each, checked against the bytes left."""
+        """A 64-bit count of items of at least `smallest` bytes each, checked against the bytes left."""
         count: int = self.number(_U64, f"the number of {what}")
         if count > most:
             raise self.fail(f"{count} {what} are more than the {most} allowed.", self.position - 8)
         if count * smallest > self.left():
             raise self.fail(
-                f"{count} {what} do not fit into the {self.left()} bytes left. Is the file whole?", self.position - 8
+                f"{count} {what} do not fit in the {self.left()} bytes left. Is the file complete?", self.position - 8
             )
         return count
 
@@ -330,7 +330,7 @@ async def _read_header(source: Source) -> tuple[int, dict[str, Any], dict[str, T
         start = cursor.position
         key, value = await cursor.parse(_entry)
         if key in metadata:
-            raise cursor.fail(f"the key {key!r:.80} is there twice.", start)
+            raise cursor.fail(f"the key {key!r:.80} appears twice.", start)
         metadata[key] = value
     _refuse_part(metadata)
     alignment = _alignment(metadata, cursor)
@@ -339,7 +339,7 @@ async def _read_header(source: Source) -> tuple[int, dict[str, Any], dict[str, T
         start = cursor.position
         tensor = await cursor.parse(_tensor_info)
         if tensor.name in found:
-            raise cursor.fail(f"the tensor {tensor.name!r} is there twice.", start)
+            raise cursor.fail(f"the tensor {tensor.name!r} appears twice.", start)
         if tensor.offset % alignment:
             raise cursor.fail(f"{tensor.name!r} starts at {tensor.offset}, not a multiple of {alignment}.", start)
         found[tensor.name] = tensor
@@ -350,7 +350,7 @@ async def _read_header(source: Source) -> tuple[int, dict[str, Any], dict[str, T
 def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
     magic = cursor.skip(4, "the magic number")
     if bytes(cursor.bytes[magic : magic + 4]) != MAGIC:
-        raise cursor.fail("this is not a GGUF file (it does not begin with 'GGUF').", magic)
+        raise cursor.fail("this is not a GGUF file (it does not start with 'GGUF').", magic)
     version = cursor.number(_U32, "the version")
     if version not in (2, 3):
         hint = " It is big-endian." if version in (2 << 24, 3 << 24) else ""
@@ -371,7 +371,7 @@ def _entry(cursor: _Cursor) -> tuple[str, Any]:
     if kind == _ARRAY:
         return key, _array(cursor, key)
     if kind not in _STRUCTS:
-        raise cursor.fail(f"{key!r:.80} has the unknown value type {kind}.", cursor.position - 4)
+        raise cursor.fail(f"{key!r:.80} has unknown value type {kind}.", cursor.position - 4)
     value = cursor.number(_STRUCTS[kind] if kind != _BOOL else _STRUCTS[0], f"the value of {key!r:.80}")
     if kind == _BOOL:
         if value > 1:
@@ -387,7 +387,7 @@ def _array(cursor: _Cursor, key: str) -> NumberArray | StringArray:
     if kind == _ARRAY:
         raise cursor.fail(f"{key!r:.80} is an array of arrays, which no Gemma file has.", cursor.position - 4)
     if kind not in _SCALARS:
-        raise cursor.fail(f"{key!r:.80} has elements of the unknown type {kind}.", cursor.position - 4)
+        raise cursor.fail(f"{key!r:.80} has elements of unknown type {kind}.", cursor.position - 4)
     letter = "B" if kind == _BOOL else _SCALARS[kind]
     numbers: array[Any] = array(letter)
     width = _STRUCTS[kind].size
@@ -403,7 +403,7 @@ def _array(cursor: _Cursor, key: str) -> NumberArray | StringArray:
 
 
 def _string_array(cursor: _Cursor, key: str, count: int) -> StringArray:
-    """Walks `count` strings, checking every length; the loop is tight because vocabularies are long."""
+    """Walks `count` strings, checking every length. The loop is tight because vocabularies are long."""
     data, begin, limit = cursor.bytes, cursor.position, cursor.limit
     unpack = _U64.unpack_from
     starts = array("I", bytes(4 * (count + 1)))
@@ -436,7 +436,7 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
         raise cursor.fail("a tensor name is empty.", start)
     dims = cursor.number(_U32, f"the rank of {name!r}")
     if not 1 <= dims <= 4:
-        raise cursor.fail(f"{name!r} has {dims} dimensions; 1 to 4 are possible.", cursor.position - 4)
+        raise cursor.fail(f"{name!r} has {dims} dimensions; 1 to 4 are allowed.", cursor.position - 4)
     shape = tuple(cursor.number(_U64, f"the shape of {name!r}") for _ in range(dims))
     if min(shape) < 1:
         raise cursor.fail(f"{name!r} has an empty dimension: {list(shape)}.", cursor.position - 8 * dims)
@@ -444,7 +444,7 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
     block = BY_ID.get(kind)
     if block is None:
         known = UNSUPPORTED_NAMES.get(kind, f"number {kind}")
-        raise cursor.fail(f"{name!r} has the type {known}, which wgemma cannot read.", cursor.position - 4)
+        raise cursor.fail(f"{name!r} has type {known}, which wgemma cannot read.", cursor.position - 4)
     if shape[0] % block.elements:
         raise cursor.fail(
             f"{name!r} has rows of {shape[0]} values, but {block.name} blocks hold {block.elements}.",
@@ -474,7 +474,7 @@ def _alignment(metadata: dict[str, Any], cursor: _Cursor) -> int:
 
 
 def _place(tensors: dict[str, Tensor], data_start: int, size: int) -> dict[str, Tensor]:
-    """The tensors with absolute offsets, each inside the file and none on top of another."""
+    """The tensors with absolute offsets, checked to be inside the file and not to overlap."""
     placed: dict[str, Tensor] = {}
     for tensor in tensors.values():
         offset = data_start + tensor.offset
@@ -487,5 +487,5 @@ def _place(tensors: dict[str, Tensor], data_start: int, size: int) -> dict[str, 
     by_offset = sorted(placed.values(), key=lambda tensor: tensor.offset)
     for before, after in pairwise(by_offset):
         if before.offset + before.nbytes > after.offset:
-            raise GgufError(f"at byte {after.offset}: {after.name!r} lies on top of {before.name!r}.")
+            raise GgufError(f"at byte {after.offset}: {after.name!r} overlaps {before.name!r}.")
     return placed

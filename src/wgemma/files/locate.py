@@ -1,4 +1,4 @@
-"""What a user means by a model: an Ollama name, a .gguf path or an http(s) URL, turned into files and settings."""
+"""Turns what a user calls a model (an Ollama name, a .gguf path or an http(s) URL) into files and settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +9,13 @@ from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.ollama import Store, StoredModel
 from wgemma.files.sources import is_url
 
-# Gemma 4's own generation settings; a model from the store adds what its params layer says.
+# Gemma 4's own generation settings; the params layer of a stored model overrides them.
 DEFAULT_PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Everything that makes up one model. `stored` is its entry in Ollama's store, if it comes from there."""
+    """The files and settings of one model. `stored` is its entry in Ollama's store, if it comes from there."""
 
     name: str
     model: str | Path
@@ -30,7 +30,7 @@ class ModelFiles:
 
 
 def locate(target: str | Path | None) -> ModelFiles:
-    """The files behind `target`; what is neither a file nor a URL is a name in the Ollama store. None, or its name, is
+    """The files for `target`. If it is neither a file nor a URL, it is a name in the Ollama store; None or its name is
     the embedded model."""
     if target is None or target == NAME:
         return _embedded()
@@ -48,9 +48,9 @@ def locate(target: str | Path | None) -> ModelFiles:
         if error.reason in ("invalid_name", "not_found") and path is not None:
             return ModelFiles(text, path)
         if error.reason == "invalid_name" and is_url(text):
-            raise SourceError(f"{text}: the address of a model must end in .gguf.") from None
+            raise SourceError(f"{text}: a model's URL must end in .gguf.") from None
         if error.reason == "invalid_name" and _is_folder(text):
-            raise SourceError(f"{text} is a folder; give the .gguf file in it.") from None
+            raise SourceError(f"{text} is a folder; name the .gguf file in it.") from None
         raise
     return ModelFiles(
         name=str(stored.name),
@@ -69,8 +69,8 @@ def locate(target: str | Path | None) -> ModelFiles:
 def _embedded() -> ModelFiles:
     path = embedded_model()
     if path is None:
-        raise ModelError("this wgemma came without its embedded model: name one. `wgemma list` shows what is there.")
-    # So small a model is at its best when it says what it is surest of.
+        raise ModelError("this build of wgemma has no embedded model. Name one; `wgemma list` shows what you have.")
+    # A model this small does best when it decodes greedily.
     return ModelFiles(NAME, path, params={**DEFAULT_PARAMS, "temperature": 0.0})
 
 
@@ -82,9 +82,9 @@ def _is_folder(text: str) -> bool:
 
 
 def _file(text: str) -> Path | None:
-    """The file of that name, if there is one that may be looked at."""
+    """The file of that name, if it exists and is accessible."""
     try:
         path = Path(text).expanduser()
         return path if path.is_file() else None
-    except (OSError, RuntimeError):  # too long a name, a closed folder, an unknown user behind "~"
+    except (OSError, RuntimeError):  # name too long, folder not readable, unknown user after "~"
         return None

@@ -1,7 +1,7 @@
 """Ollama's store on disk: names, manifests, and the blobs they point to. Strictly read-only.
 
-Everything in the store is taken for hostile: a name must have the exact form before it becomes a path, a digest must be
-one before it does, and nothing is read that is not a regular file inside the store.
+The store is treated as hostile: names and digests are validated before they become paths, and only regular files inside
+the store are read.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 
 @dataclass(frozen=True, order=True, slots=True)
 class Name:
-    """A model's name in four parts; only well-formed ones can be made with `parse`."""
+    """A model's name in four parts; `parse` accepts only well-formed names."""
 
     host: str
     namespace: str
@@ -74,7 +74,7 @@ def _bad_name(text: str) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One blob of a model: what it is (`model`, `params`, …), its digest and its size as the manifest claims them."""
+    """One blob of a model: its kind (`model`, `params`, …), and its digest and size as the manifest claims them."""
 
     kind: str
     digest: str
@@ -91,12 +91,12 @@ class Store:
             self._real_root = self.root.resolve()
         except (OSError, RuntimeError) as error:
             raise StoreError(
-                f"{root} cannot hold an Ollama store: {error} Set OLLAMA_MODELS to its folder.", "not_found"
+                f"{root} cannot be an Ollama store: {error} Set OLLAMA_MODELS to its folder.", "not_found"
             ) from None
 
     @classmethod
     def find(cls) -> "Store":
-        """`$OLLAMA_MODELS`, else the user's folder, else the Linux service's."""
+        """The store in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
         if chosen := os.environ.get("OLLAMA_MODELS"):
             return cls(chosen)
         users = cls("~/.ollama/models")
@@ -104,7 +104,7 @@ class Store:
         return cls(SERVICE_FOLDER) if service_only else users
 
     def names(self) -> list[Name]:
-        """Every name that has a manifest, sorted; files of the wrong depth or form are passed over."""
+        """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
         self._check_readable()
         found = []
         for path in self.root.glob("manifests/*/*/*/*"):
@@ -118,20 +118,20 @@ class Store:
         return sorted(found)
 
     def _check_readable(self) -> None:
-        """A folder that may not be read is not an empty one."""
+        """Raises `StoreError` if the store is unreadable, so that it does not look empty."""
         try:
             next((self.root / "manifests").iterdir(), None)
         except PermissionError:
             raise StoreError(
-                f"the Ollama store {self.root} may not be read. Join its group (often `ollama`), or name another store "
-                "in OLLAMA_MODELS.",
+                f"you do not have permission to read the Ollama store {self.root}. Join its group (often `ollama`), or "
+                "set OLLAMA_MODELS to another store.",
                 "not_found",
             ) from None
         except OSError:
-            return  # there is none
+            return  # no store at all
 
     def models(self) -> list["StoredModel"]:
-        """What `wgemma list` shows: the models whose manifest and configuration can be read."""
+        """The models whose manifest and configuration can be read, for `wgemma list`."""
         listed = []
         for name in self.names():
             try:
@@ -141,7 +141,7 @@ class Store:
         return listed
 
     def model(self, name: str | Name) -> "StoredModel":
-        """The model of that name; a `StoreError` says what is wrong with it, or which names are near."""
+        """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
         parsed = Name.parse(name) if isinstance(name, str) else name
         path = self.root / "manifests" / parsed.host / parsed.namespace / parsed.model / parsed.tag
         if not S_ISREG(_mode(path)):
@@ -155,11 +155,11 @@ class Store:
         near = get_close_matches(str(name), present, n=3, cutoff=0.6)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         return (
-            f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there, `ollama pull {name}` gets it."
+            f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there; `ollama pull {name}` gets it."
         )
 
     def blob(self, digest: str) -> Path:
-        """The path of a blob that exists, is a regular file, and lies inside the store."""
+        """The path of a blob, checked to be a regular file inside the store."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
@@ -170,7 +170,7 @@ class Store:
         return path
 
     def read(self, path: Path, most: int, what: str) -> bytes:
-        """A small file of the store."""
+        """A small file in the store."""
         self._check_inside(path)
         try:
             with path.open("rb") as file:
@@ -178,13 +178,13 @@ class Store:
         except OSError as error:
             raise StoreError(f"{what} cannot be read: {error.strerror}.", "missing_blob") from None
         if len(data) > most:
-            raise StoreError(f"{what} is too large to be one.", "bad_manifest")
+            raise StoreError(f"{what} is too large.", "bad_manifest")
         return data
 
     def _check_inside(self, path: Path) -> None:
         real = path.resolve()
         if not real.is_relative_to(self._real_root):
-            raise StoreError(f"{path} leads out of the store. It is not followed.", "missing_blob")
+            raise StoreError(f"{path} leads out of the store, so wgemma does not follow it.", "missing_blob")
         if not S_ISREG(_mode(real)):
             raise StoreError(f"{path} is not a regular file.", "missing_blob")
 
@@ -193,7 +193,7 @@ class Store:
 
 
 class StoredModel:
-    """One model of the store: what its manifest, configuration and small layers say."""
+    """One model in the store, as its manifest, configuration and small layers describe it."""
 
     def __init__(self, store: Store, name: Name, path: Path, manifest: bytes) -> None:
         self.store = store
@@ -208,7 +208,7 @@ class StoredModel:
         self.size = sum(layer.size for layer in self.blobs)
         for layer in (configuration, *self._of("model")):
             if not _DIGEST.fullmatch(layer.digest):
-                store.blob(layer.digest)  # says so
+                store.blob(layer.digest)  # raises
         what = f"the configuration of {name}"
         self.config = _json_object(store.read(store.blob(configuration.digest), MAX_JSON, what), what)
 
@@ -222,7 +222,7 @@ class StoredModel:
             raise StoreError(f"{self.name}: {error}", error.reason) from None
 
     def _texts(self, kind: str) -> list[str]:
-        texts, left = [], MAX_TEXT  # for all of a kind together: a manifest may name one blob a thousand times
+        texts, left = [], MAX_TEXT  # for all layers of a kind: a manifest may name one blob a thousand times
         for path in self._paths(kind):
             data = self.store.read(path, left, f"the {kind} of {self.name}")
             texts.append(data.decode(errors="replace"))
@@ -304,7 +304,7 @@ class StoredModel:
 
     @property
     def prompt_style(self) -> str:
-        """`small` or `large`: which of Gemma 4's two prompt forms the model was trained on, by name, then by label."""
+        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its name, then by its label."""
         name = str(self.name).lower()
         if "e2b" in name or "e4b" in name:
             return "small"
@@ -315,7 +315,7 @@ class StoredModel:
 
     @cached_property
     def capabilities(self) -> list[str]:
-        """What Ollama would call it: completion, then vision and audio where a tower is there, tools, thinking."""
+        """Ollama's capability names: completion, vision and audio if there is a tower, tools, thinking."""
         found = ["completion"]
         headers = []
         for path in (self.model, *self.projectors):
@@ -328,7 +328,7 @@ class StoredModel:
         return [*found, "tools", "thinking"] if self.config.get("parser") == "gemma4" else found
 
     def verify(self, progress: Callable[[Layer, int], None] = lambda layer, done: None) -> None:
-        """Hashes every blob of the model; `progress` hears of each piece. The first that differs is a `StoreError`."""
+        """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch."""
         for layer in self.blobs:
             path = self.store.blob(layer.digest)
             expected = _DIGEST.fullmatch(layer.digest)
@@ -349,7 +349,7 @@ class StoredModel:
 
 
 def _mode(path: Path) -> int:
-    """What kind of thing `path` leads to, as `stat` says it; 0 where there is nothing or it may not be looked at."""
+    """The `st_mode` of `path`; 0 if it does not exist or is not accessible."""
     try:
         return path.stat().st_mode
     except OSError:
@@ -382,7 +382,7 @@ def _json_object(data: bytes, what: str) -> dict[str, Any]:
 
 def _layers(entries: Any, name: Name) -> list[Layer]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise StoreError(f"the manifest of {name} has no proper layers. `ollama pull {name}` again.", "bad_manifest")
+        raise StoreError(f"the manifest of {name} has no valid layers. `ollama pull {name}` again.", "bad_manifest")
     layers = []
     for entry in entries:
         kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
@@ -390,7 +390,7 @@ def _layers(entries: Any, name: Name) -> list[Layer]:
             isinstance(kind, str) and isinstance(digest, str) and isinstance(size, int) and 0 <= size < 1 << 63
         )
         if not well_formed:
-            raise StoreError(f"the manifest of {name} has a layer without type, digest or size.", "bad_manifest")
+            raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
         parent = entry.get("from")
         layers.append(Layer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None))
     return layers

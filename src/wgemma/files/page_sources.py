@@ -1,7 +1,7 @@
-"""Sources of a web page: the bytes stay in JavaScript's memory, and Python sees only what it has to look at.
+"""Sources in a web page: the bytes stay in JavaScript's memory, and Python sees only what it has to inspect.
 
-A web server, the browser's storage and a picked file are all one thing here, a source of web/sources.js. Headers and
-small vectors are copied into Python; pieces on their way to the GPU are not, and neither are pictures.
+A web server, the browser's storage and a picked file all look the same here: a source from web/sources.js. Headers and
+small vectors are copied into Python; pieces on their way to the GPU and images are not.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from wgemma.files.sources import Buffer, check_span
 
 
 class PageError(SourceError):
-    """A complaint of the page's own: `code` is the one of web/trouble.js."""
+    """An error from the page's JavaScript; `code` is one of web/trouble.js."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class PageError(SourceError):
 
 
 async def answered(answer: Any) -> Any:
-    """What a JavaScript function gave, or promised; its complaints are `PageError`s."""
+    """The result of a JavaScript function, awaited if it is a promise; its errors become `PageError`s."""
     try:
         return await answer if isawaitable(answer) else answer
     except Exception as error:
@@ -37,22 +37,22 @@ def complaint(error: Exception) -> Exception:
 
 
 def js_numbers(numbers: Iterable[int]) -> Any:
-    """Numbers for JavaScript, all at once."""
+    """Numbers for JavaScript, copied in one go."""
     from pyodide.ffi import to_js
 
     return to_js(array("d", numbers))
 
 
 class PageSource:
-    """One of web/sources.js's sources."""
+    """A source from web/sources.js."""
 
-    first_read = 16 << 20  # of which a real model's header takes nearly all
+    first_read = 16 << 20  # a real model's header takes nearly all of it
 
     def __init__(self, source: Any, name: str = "") -> None:
         self._source = source
         self.name = name or str(source.name)
         self.size = int(source.size)
-        self.waited = 0.0  # seconds, for bytes to come
+        self.waited = 0.0  # seconds spent waiting for bytes
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
         self._source.expect(js_numbers(number for span in spans for number in span))
@@ -85,19 +85,19 @@ class PageSource:
         return await answered(answer)
 
     async def finished(self) -> None:
-        """Returns when the file is whole, wherever it is kept, and its hash is right."""
+        """Returns once the file is complete, wherever it is stored, and its hash is right."""
         await answered(self._source.finished())
 
     def close(self) -> None:
         self._source.close()
 
     async def discard(self) -> None:
-        """Lets go of the file and of what was kept of it."""
+        """Closes the file and deletes what was saved of it."""
         await answered(self._source.close(True))
 
 
 class PagePixels(Pixels):
-    """A picture that the browser decoded (web/media.js)."""
+    """An image decoded by the browser (web/media.js)."""
 
     __slots__ = ("_picture",)
     _picture: Any

@@ -1,7 +1,6 @@
-"""The block formats tensors are stored in: how many elements a block holds and how many bytes it takes.
+"""The block formats of tensors: how many elements a block holds and how many bytes it takes.
 
-Knows sizes only. What the bytes of a block mean is said once in NumPy (`reference/dequantize.py`) and once per
-format in WGSL.
+Knows sizes only. What the bytes mean is defined once in NumPy (`reference/dequantize.py`) and once per format in WGSL.
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One ggml tensor type: blocks of `elements` values, each block `nbytes` bytes long."""
+    """One ggml tensor type: blocks of `elements` values in `nbytes` bytes."""
 
     name: str
     id: int
@@ -41,7 +40,7 @@ BLOCK_FORMATS: tuple[BlockFormat, ...] = (
     BlockFormat("IQ4_XS", 23, 256, 136),
     BlockFormat("MXFP4", 39, 32, 17),
     BlockFormat("NVFP4", 40, 64, 36),
-    # Not weights, but tables of numbers that travel in the same files.
+    # Not weights, but number tables in the same files.
     BlockFormat("I8", 24, 1, 1),
     BlockFormat("I16", 25, 1, 2),
     BlockFormat("I32", 26, 1, 4),
@@ -52,7 +51,7 @@ BLOCK_FORMATS: tuple[BlockFormat, ...] = (
 BY_ID: dict[int, BlockFormat] = {block.id: block for block in BLOCK_FORMATS}
 BY_NAME: dict[str, BlockFormat] = {block.name: block for block in BLOCK_FORMATS}
 
-# Types ggml knows and wgemma does not, so that a refusal can name what it refuses.
+# Types ggml has and wgemma does not, so that errors can name them.
 UNSUPPORTED_NAMES: dict[int, str] = {
     4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 41: "Q1_0",

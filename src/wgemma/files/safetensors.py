@@ -1,10 +1,10 @@
-"""Reads and writes safetensors: named tensors of floats behind a JSON header.
+"""Reads and writes safetensors: named float tensors after a JSON header.
 
     length of the header (u64) · header · data
     header = {name: {"dtype": "F32", "shape": [rows, columns], "data_offsets": [begin, end]}, "__metadata__": {…}}
 
-with offsets from the start of the data. The file is taken for hostile: every length, type, shape and offset is checked
-against the bytes that are really there before it is used. Whatever is wrong is an `AdapterError` in one sentence.
+Offsets count from the start of the data. Files are treated as hostile: every length, type, shape and offset is checked
+against the bytes actually there before it is used. Anything wrong raises an `AdapterError`.
 """
 
 import json
@@ -21,17 +21,17 @@ from wgemma.files.floats import float_bytes, floats
 from wgemma.files.sources import Source, open_source
 from wgemma.sync import run
 
-MAX_HEADER = 16 << 20  # an adapter of a thousand matrices takes 150 kB
+MAX_HEADER = 16 << 20  # an adapter of a thousand matrices needs 150 kB
 MAX_TENSORS = 1 << 16
 MAX_NAME = 512
 MAX_DIMENSIONS = 4
-WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes per number of the types that are read
+WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes per number of the supported types
 METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one tensor lies. `shape` has the contiguous dimension last."""
+    """Where one tensor is. `shape` has the contiguous dimension last."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -87,14 +87,14 @@ async def _read_header(source: Source) -> tuple[dict[str, Entry], dict[str, Any]
         raise AdapterError("the file is too short to be safetensors. Is the download complete?")
     (length,) = struct.unpack("<Q", await source.read(0, 8))
     if length > MAX_HEADER:
-        raise AdapterError(f"this is no safetensors file, or a damaged one: its header claims {length} bytes.")
+        raise AdapterError(f"this is not a safetensors file, or a damaged one: its header claims {length} bytes.")
     start = 8 + length
     if start > source.size:
         raise AdapterError("the file ends inside its header. Is the download complete?")
     try:
         header = json.loads(bytes(await source.read(8, length)), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        raise AdapterError("this is no safetensors file, or a damaged one: its header is not valid JSON.") from None
+        raise AdapterError("this is not a safetensors file, or a damaged one: its header is not valid JSON.") from None
     if not isinstance(header, dict):
         raise AdapterError("the header is not a JSON object.")
     metadata = header.pop(METADATA, {})
@@ -108,27 +108,27 @@ async def _read_header(source: Source) -> tuple[dict[str, Entry], dict[str, Any]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which no key is there twice: readers disagree about which one counts."""
+    """A JSON object without duplicate keys, because readers disagree about which one counts."""
     fields: dict[str, Any] = {}
     for key, value in pairs:
         if key in fields:
-            raise AdapterError(f"{key[:80]!r} is there twice.")
+            raise AdapterError(f"{key[:80]!r} appears twice.")
         fields[key] = value
     return fields
 
 
 def _entry(name: str, fields: Any, start: int, size: int) -> Entry:
     if not name or len(name) > MAX_NAME:
-        raise AdapterError(f"{name[:80]!r} is no name for a tensor.")
+        raise AdapterError(f"{name[:80]!r} is not a valid tensor name.")
     if not isinstance(fields, dict):
         raise AdapterError(f"the entry of {name!r} is not a JSON object.")
     dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in WIDTHS:
-        raise AdapterError(f"{name!r} has the type {dtype!r:.40}; wgemma reads {', '.join(WIDTHS)}.")
+        raise AdapterError(f"{name!r} has type {dtype!r:.40}; wgemma reads {', '.join(WIDTHS)}.")
     if not _sizes(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or min(shape) < 1:
-        raise AdapterError(f"{name!r} has the shape {shape!r:.80}, which no matrix has.")
+        raise AdapterError(f"{name!r} has shape {shape!r:.80}, which is not a matrix.")
     if not _sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1]:
-        raise AdapterError(f"{name!r} lies at {offsets!r:.80}, which is no span of bytes.")
+        raise AdapterError(f"{name!r} has offsets {offsets!r:.80}, which are not a span of bytes.")
     begin, end = offsets
     if start + end > size:
         raise AdapterError(f"{name!r} ends at byte {start + end:.6g} of {size}. Is the download complete?")
@@ -138,7 +138,7 @@ def _entry(name: str, fields: Any, start: int, size: int) -> Entry:
 
 
 def _sizes(value: Any) -> TypeGuard[list[int]]:
-    """Whether this is a list of whole numbers from 0 on."""
+    """Whether this is a list of non-negative integers."""
     return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
 
 
@@ -146,7 +146,7 @@ def _refuse_overlap(tensors: Mapping[str, Entry]) -> None:
     by_offset = sorted(tensors.items(), key=lambda item: item[1].offset)
     for (before, first), (after, second) in pairwise(by_offset):
         if first.offset + first.nbytes > second.offset:
-            raise AdapterError(f"{after!r} lies on top of {before!r}.")
+            raise AdapterError(f"{after!r} overlaps {before!r}.")
 
 
 def write_safetensors(
@@ -154,17 +154,17 @@ def write_safetensors(
     tensors: "Mapping[str, tuple[tuple[int, ...], array[float]]]",
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """A whole file of F32 tensors, each a shape and its numbers; names are sorted."""
+    """Writes a file of F32 tensors, each a shape and its numbers, sorted by name."""
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for name in sorted(tensors):
         shape, values = tensors[name]
         if prod(shape) != len(values):
-            raise ValueError(f"{name} has {len(values)} numbers, its shape takes {prod(shape)}")
+            raise ValueError(f"{name} has {len(values)} numbers, but its shape takes {prod(shape)}")
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + 4 * len(values)]}
         offset += 4 * len(values)
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data begins at a multiple of eight
+    text += b" " * (-len(text) % 8)  # the data starts at a multiple of eight
     file.write(struct.pack("<Q", len(text)) + text)
     for name in sorted(tensors):
         file.write(float_bytes(tensors[name][1]))

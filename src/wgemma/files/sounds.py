@@ -1,8 +1,8 @@
 """Sounds as 32-bit floats in [-1, 1], and where to cut a long one.
 
-WAV is read here, without any other package, so that it works in a page too. MP3, FLAC and Ogg go through `soundfile`
-where it is installed. Files are hostile: lengths are judged by the header, and what is shorter than it says is refused.
-Everything that can be wrong with one is a `MediaError`. Mixing and resampling are the audio tower's work.
+WAV is read here, without any other package, so it works in a page, too. MP3, FLAC and Ogg need `soundfile`. Files are
+treated as hostile: the length is checked by the header, and truncated files are refused. Anything wrong raises a
+`MediaError`. Mixing and resampling are up to the audio tower.
 """
 
 import math
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 SoundSource: TypeAlias = "Sound | FileLike | SoundArray | tuple[SoundArray, int]"
 
-ARRAY_RATE = 16_000  # of an array that comes without one: what the model hears
+ARRAY_RATE = 16_000  # for an array without a rate: the model's own
 MAX_RATE = 1_000_000
 MAX_SECONDS = 3600
 MAX_BYTES = 2 << 30
 MAX_VALUES = 400_000_000  # an hour of 48 kHz stereo is 346 million
-LOUDEST = 16.0  # floats beyond ±1 are clipped; beyond this they are not in that unit at all
+LOUDEST = 16.0  # floats beyond ±1 are clipped; beyond this they have some other unit
 
-# Of a piece of sound, at 16 kHz: what the audio tower hears at once, and the least that gives it a frame.
+# At 16 kHz: the longest piece the audio tower takes at once, and the shortest that gives it a frame.
 PIECE = 480_000
 SHORTEST = 161
-REST = 16_000  # samples that a cut leaves behind it at least: less than a second is not worth hearing
+REST = 16_000  # samples that must follow a cut: less than a second is not worth encoding
 
-_STEP = 1 << 16  # values decoded at a time, so that Python's own floats stay few
+_STEP = 1 << 16  # values decoded at a time, to limit the number of Python floats
 _MAX_CHUNKS = 10_000
-_UNKNOWN = 1 << 60  # frames: libsndfile's way to say that a file does not tell
+_UNKNOWN = 1 << 60  # frames: libsndfile's value for a file of unknown length
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _CODINGS = {2: "ADPCM", 0x11: "IMA ADPCM", 0x31: "GSM", 0x50: "MPEG", 0x55: "MP3", 0xFF: "AAC", 0x161: "WMA"}
-# The GUID of an extensible format is its old number and this.
+# The GUID of an extensible format is its old number followed by this.
 _GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """`samples` are [frames, channels], the channels of a moment side by side."""
+    """`samples` are [frames, channels], interleaved."""
 
     rate: int
     channels: int
@@ -57,19 +57,19 @@ class Sound:
 
     def __post_init__(self) -> None:
         if self.samples.typecode != "f" or self.channels < 1 or not 1 <= self.rate <= MAX_RATE:
-            raise MediaError(f"a sound is 32-bit floats of one channel or more, at 1 to {MAX_RATE} Hz.")
+            raise MediaError(f"a sound needs 32-bit floats, at least one channel, and a rate of 1 to {MAX_RATE} Hz.")
         if not self.samples or len(self.samples) % self.channels:
-            raise MediaError(f"{len(self.samples)} values are no sound of {self.channels} channels.")
+            raise MediaError(f"{len(self.samples)} values are not a sound of {self.channels} channels.")
 
 
 def read_sound(source: SoundSource) -> Sound:
-    """The sound in a file, in its bytes, in base64 text or a data: URL, in a NumPy array, or an (array, rate) pair."""
+    """The sound from a path, a file's bytes, base64 text, a data: URL, a NumPy array, or an (array, rate) pair."""
     if isinstance(source, Sound):
         tamed = _tamed("the sound", source.samples, source.rate * source.channels)
         return source if tamed is source.samples else replace(source, samples=tamed)
     if isinstance(source, tuple):
         if len(source) != 2 or not is_a(source[0], "numpy", "ndarray"):
-            raise MediaError("a tuple is a sound when it holds a NumPy array and its rate.")
+            raise MediaError("a tuple is not a sound unless it is a NumPy array and its rate.")
         return _from_array(*source)
     if is_a(source, "numpy", "ndarray"):
         return _from_array(source, ARRAY_RATE)
@@ -79,16 +79,16 @@ def read_sound(source: SoundSource) -> Sound:
 
 
 def check_sound(name: str, data: bytes | memoryview) -> str:
-    """The format of a sound's file, by its first bytes and its size: what is refused here was not read yet."""
+    """The format of a sound file; refuses it by its first bytes and size, before the rest is read."""
     kind = sound_format(data)
     if not data:
         raise MediaError(f"{name} is empty (0 bytes).")
     if kind is None:
         raise MediaError(
-            f"{name} is no sound of a kind that is read. Give a WAV, MP3, FLAC or Ogg: `ffmpeg -i FILE out.wav`."
+            f"{name} is not a sound wgemma can read. Use a WAV, MP3, FLAC or Ogg: `ffmpeg -i FILE out.wav`."
         )
     if len(data) > MAX_BYTES:
-        raise MediaError(f"{name} has {len(data) >> 20} MiB; up to {MAX_BYTES >> 20} are read. Cut it into parts.")
+        raise MediaError(f"{name} has {len(data) >> 20} MiB; the limit is {MAX_BYTES >> 20}. Split it into parts.")
     return kind
 
 
@@ -101,7 +101,7 @@ def sound_format(data: bytes | memoryview) -> str | None:
         return "FLAC"
     if head.startswith(b"OggS"):
         return "Ogg"
-    # Eleven set bits, then a version and a layer that exist (layer 0 would be AAC).
+    # Eleven set bits, then a valid version and layer (layer 0 would be AAC).
     is_frame = len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0 and head[1] & 0x18 != 8 and head[1] & 6 != 0
     return "MP3" if is_frame or head.startswith(b"ID3") else None
 
@@ -134,10 +134,10 @@ def _read_wav(name: str, data: memoryview) -> Sound:
 
 
 def _chunks(name: str, data: memoryview) -> tuple[_Format, memoryview]:
-    """The format and the bytes of the samples; all other chunks are passed over."""
+    """The format and the bytes of the samples; all other chunks are skipped."""
     form: _Format | None = None
     body: memoryview | None = None
-    long_size: int | None = None  # of the samples, where 32 bits are too few
+    long_size: int | None = None  # size of the samples, if 32 bits are too few
     at = 12
     for _ in range(_MAX_CHUNKS):
         if at + 8 > len(data) or (form is not None and body is not None):
@@ -150,7 +150,9 @@ def _chunks(name: str, data: memoryview) -> tuple[_Format, memoryview]:
             body = data[at : at + size]
         elif at + size > len(data):
             missing = at + size - len(data)
-            raise MediaError(f"{name} is cut off: {missing} bytes are missing from its {kind!r} chunk. Fetch it again.")
+            raise MediaError(
+                f"{name} is truncated: {missing} bytes are missing from its {kind!r} chunk. Download it again."
+            )
         elif kind == b"fmt " and form is None:
             form = _format(name, data[at : at + size])
         elif kind == b"ds64" and size >= 16:
@@ -158,15 +160,15 @@ def _chunks(name: str, data: memoryview) -> tuple[_Format, memoryview]:
         at += size + size % 2
     if form is None or body is None:
         what = "format" if form is None else "samples"
-        raise MediaError(f"{name} is a WAV without its {what}: it is cut off or damaged. Record or fetch it again.")
+        raise MediaError(f"{name} is a WAV without {what}: it is truncated or damaged. Record or download it again.")
     return form, body
 
 
 def _body_size(name: str, data: memoryview, at: int, size: int) -> int:
-    """How many bytes of samples there are at `at`, where the header says `size`.
+    """How many bytes of samples there are at `at`, if the header says `size`.
 
-    A writer that could not go back to its header left a placeholder there: 0, or (nearly) the largest number of 31, 32
-    or 64 bits. Then what is there is the sound. Where the whole file has the length it says, 0 is meant.
+    A writer that could not seek back to its header left a placeholder there: 0, or (nearly) the largest number of 31,
+    32 or 64 bits. Then the rest of the file is the sound. If the whole file has the length it claims, 0 means 0.
     """
     have = len(data) - at
     (riff_size,) = struct.unpack_from("<I", data, 4)
@@ -175,40 +177,42 @@ def _body_size(name: str, data: memoryview, at: int, size: int) -> int:
         return have
     if size > have:
         raise MediaError(
-            f"{name} is cut off: its header promises {size} bytes of sound and {have} are there; "
-            f"{size - have} are missing. Record or fetch it again."
+            f"{name} is truncated: its header promises {size} bytes of sound, but there are {have}; "
+            f"{size - have} are missing. Record or download it again."
         )
     return size
 
 
 def _format(name: str, chunk: memoryview) -> _Format:
     if len(chunk) < 16:
-        raise MediaError(f"{name} has a format chunk of {len(chunk)} bytes; 16 are the least. It is damaged.")
+        raise MediaError(f"{name} has a format chunk of {len(chunk)} bytes; the minimum is 16. It is damaged.")
     coding, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", chunk)
     if coding == _EXTENSIBLE:
         if len(chunk) < 40 or bytes(chunk[26:40]) != _GUID_TAIL:
-            raise MediaError(f"{name} is a WAV of a kind that is not read. `ffmpeg -i FILE out.wav` makes one that is.")
+            raise MediaError(f"{name} is a WAV variant wgemma cannot read. Convert it: `ffmpeg -i FILE out.wav`.")
         (coding,) = struct.unpack_from("<H", chunk, 24)
     widths = {_PCM: (1, 2, 3, 4), _FLOAT: (4, 8), _ALAW: (1,), _MULAW: (1,)}.get(coding)
     if widths is None:
-        what = _CODINGS.get(coding, f"the coding {coding:#06x}")
-        raise MediaError(f"{name} is a WAV that holds {what}, not plain samples. `ffmpeg -i FILE out.wav` unpacks it.")
+        what = _CODINGS.get(coding, f"coding {coding:#06x}")
+        raise MediaError(f"{name} is a WAV that holds {what}, not plain samples. Convert it: `ffmpeg -i FILE out.wav`.")
     if channels == 0:
-        raise MediaError(f"{name} says that it has no channels (0). It is damaged.")
+        raise MediaError(f"{name} claims to have no channels (0). It is damaged.")
     if not 1 <= rate <= MAX_RATE:
-        raise MediaError(f"{name} says that it has {rate} samples a second; 1 to {MAX_RATE} are read.")
+        raise MediaError(f"{name} claims {rate} samples a second; wgemma reads 1 to {MAX_RATE}.")
     width = (bits + 7) // 8
     if width not in widths:
-        raise MediaError(f"{name} has values of {bits} bits, which its coding ({coding}) does not know. It is damaged.")
+        raise MediaError(
+            f"{name} has values of {bits} bits, which its coding ({coding}) does not allow. It is damaged."
+        )
     if block != channels * width:
         raise MediaError(
-            f"{name} says that {channels} × {bits} bits take {block} bytes, not {channels * width}. It is damaged."
+            f"{name} claims that {channels} × {bits} bits take {block} bytes, not {channels * width}. It is damaged."
         )
     return _Format(coding, channels, rate, width)
 
 
 def _decoder(form: _Format) -> Callable[[memoryview], Iterable[float]]:
-    """From bytes to floats. Values of odd sizes (12 or 20 bits) fill their bytes from the top, so bytes are enough."""
+    """Bytes → floats. Odd sizes (12 or 20 bits) fill their bytes from the top, so whole bytes can be decoded."""
     if form.coding == _FLOAT:
         return lambda raw: _words("f" if form.width == 4 else "d", raw)
     if form.width == 1:
@@ -230,7 +234,7 @@ def _words(code: str, raw: memoryview | bytearray) -> "array[Any]":
 
 
 def _widened(raw: memoryview) -> bytearray:
-    """Values of three bytes as the upper three of four."""
+    """3-byte values as the upper three of four bytes."""
     wide = bytearray(len(raw) // 3 * 4)
     for byte in range(3):
         wide[byte + 1 :: 4] = raw[byte::3]
@@ -269,26 +273,28 @@ def _read_compressed(name: str, kind: str, data: bytes | memoryview) -> Sound:
         import soundfile  # type: ignore[import-untyped]
     except (ImportError, OSError):  # OSError: the package without the library it wraps
         raise MediaError(
-            f"{name} is {kind}, which needs one more package: pip install 'wgemma[audio]'. A WAV needs none."
+            f"{name} is {kind}, which needs another package: pip install 'wgemma[audio]'. WAV needs none."
         ) from None
     samples = array("f")
     try:
         with soundfile.SoundFile(BytesIO(data)) as file:
             rate, channels, promised = file.samplerate, file.channels, file.frames
             if promised >= _UNKNOWN:
-                raise MediaError(f"{name} does not say how long it is. `ffmpeg -i FILE out.wav` makes one that does.")
+                raise MediaError(f"{name} does not say how long it is. Convert it: `ffmpeg -i FILE out.wav`.")
             _check_length(name, promised, rate, channels)
-            step = memoryview(bytearray(4 * channels * _STEP))  # grown by what is there, not by what was promised
+            step = memoryview(
+                bytearray(4 * channels * _STEP)
+            )  # memory grows with the actual data, not with the promised length
             while frames := file.buffer_read_into(step, "float32"):
                 samples.frombytes(step[: 4 * channels * frames])
                 _check_length(name, len(samples) // channels, rate, channels)
     except MediaError:
         raise
-    except Exception as error:  # broken files surface as many kinds
+    except Exception as error:  # broken files raise many kinds
         reason = str(error).rpartition(">: ")[2].rstrip(".") or type(error).__name__
-        raise MediaError(f"{name} is {kind} that is cut off or damaged ({reason}). Fetch it again.") from None
+        raise MediaError(f"{name} is truncated or damaged {kind} ({reason}). Download it again.") from None
     if (have := len(samples) // channels) < promised:
-        raise MediaError(f"{name} is cut off: {have} of its {promised} samples are there. Fetch it again.")
+        raise MediaError(f"{name} is truncated: it has {have} of its {promised} samples. Download it again.")
     return Sound(rate, channels, _tamed(name, samples, rate * channels))
 
 
@@ -304,22 +310,22 @@ def _from_array(values: "SoundArray", rate: int) -> Sound:
     except TypeError:
         raise MediaError(f"a rate is a whole number of samples a second, not {rate!r}.") from None
     if not 1 <= rate <= MAX_RATE:
-        raise MediaError(f"{rate} samples a second were given; 1 to {MAX_RATE} are read.")
+        raise MediaError(f"the rate is {rate} samples a second; wgemma reads 1 to {MAX_RATE}.")
     shape = "×".join(map(str, values.shape))
     if values.ndim not in (1, 2):
-        raise MediaError(f"an array of {shape or 'no dimension'} is no sound: samples, or samples×channels, please.")
+        raise MediaError(f"an array of {shape or 'no dimension'} is not a sound: use samples, or samples×channels.")
     if values.ndim == 2 and values.shape[1] > max(32, values.shape[0]):
-        raise MediaError(f"an array of {shape} has its channels first; they come last here, so transpose it.")
+        raise MediaError(f"an array of {shape} has its channels first; they must come last, so transpose it.")
     channels = values.shape[1] if values.ndim == 2 else 1
     _check_length("the array", values.size // max(channels, 1), rate, channels)
     scales = {"uint8": 2**7, "int16": 2**15, "int32": 2**31}
     if values.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # what becomes Inf is refused below
+        with np.errstate(over="ignore"):  # Inf is refused below
             floats = values.astype(np.float32)
     elif (scale := scales.get(values.dtype.name)) is not None:
         floats = ((values - 128.0 if scale == 128 else values) / scale).astype(np.float32)
     else:
-        raise MediaError(f"an array of {values.dtype} is no sound: uint8, int16, int32 or floats, please.")
+        raise MediaError(f"an array of {values.dtype} is not a sound: use uint8, int16, int32 or floats.")
     samples = array("f")
     samples.frombytes(floats.tobytes())
     return Sound(rate, channels, _tamed("the array", samples, rate * channels))
@@ -333,27 +339,27 @@ def _check_length(name: str, frames: int, rate: int, channels: int) -> None:
         raise MediaError(f"{name} is empty: it holds no samples.")
     if frames > MAX_SECONDS * rate:
         raise MediaError(
-            f"{name} is {frames / rate / 60:.0f} minutes long; up to {MAX_SECONDS // 60} are read. Cut it into parts."
+            f"{name} is {frames / rate / 60:.0f} minutes long; the limit is {MAX_SECONDS // 60}. Split it into parts."
         )
     if frames * channels > MAX_VALUES:
         raise MediaError(
-            f"{name} holds {frames * channels / 1e6:.0f} million values; up to {MAX_VALUES // 10**6} million are read. "
+            f"{name} has {frames * channels / 1e6:.0f} million values; the limit is {MAX_VALUES // 10**6} million. "
             "`ffmpeg -i FILE -ac 1 -ar 16000 out.wav` makes it smaller."
         )
 
 
 def _tamed(name: str, samples: "array[float]", per_second: int) -> "array[float]":
-    """Floats from outside, each in [-1, 1]: NaN and Inf are refused, what is a little too loud is clipped."""
-    if not math.isfinite(sum(samples)):  # of 32-bit floats in doubles: no finite ones can overflow
+    """Floats from outside, limited to [-1, 1]: refuses NaN and Inf, clips what is slightly too loud."""
+    if not math.isfinite(sum(samples)):  # 32-bit floats summed in doubles: finite ones cannot overflow
         at = next(i for i, value in enumerate(samples) if not math.isfinite(value))
-        raise MediaError(f"{name} holds NaN or Inf, first after {at / per_second:.3f} s. It is damaged.")
+        raise MediaError(f"{name} contains NaN or Inf, first after {at / per_second:.3f} s. It is damaged.")
     peak = max(max(samples), -min(samples))
     if peak > LOUDEST:
-        raise MediaError(f"{name} holds values up to {peak:g}; floats go from -1 to 1. Divide 16-bit samples by 32768.")
+        raise MediaError(f"{name} has values up to {peak:g}; floats go from -1 to 1. Divide 16-bit samples by 32768.")
     if peak <= 1:
         return samples
     clipped = array("f")
-    for start in range(0, len(samples), _STEP):  # in steps: a list of all of them would take ten times their memory
+    for start in range(0, len(samples), _STEP):  # in steps: one list would take ten times the memory
         clipped.extend([max(-1.0, min(1.0, value)) for value in samples[start : start + _STEP]])
     return clipped
 
@@ -362,13 +368,13 @@ def _tamed(name: str, samples: "array[float]", per_second: int) -> "array[float]
 
 
 def cuts(samples: "array[float]", limit: int = PIECE, search: int = 80_000) -> list[tuple[int, int]]:
-    """Pieces [start, end) of at most `limit` samples that cover everything, cut where it is quietest.
+    """Pieces [start, end) of at most `limit` samples that cover the whole sound, cut where it is quietest.
 
-    A cut is the middle of the quietest 50 ms (of 16 kHz) that lie in the last `search` samples a piece could have. No
-    piece of several is shorter than the tower can hear.
+    A cut is in the middle of the quietest 50 ms (at 16 kHz) of the last `search` samples a piece could have. When there
+    are several pieces, none is too short for the tower.
     """
     if limit < 2 * SHORTEST:
-        raise ValueError(f"pieces of up to {limit} samples leave none to choose; {2 * SHORTEST} are the least")
+        raise ValueError(f"pieces of up to {limit} samples are too short to cut; the minimum is {2 * SHORTEST}")
     rest = min(REST, limit // 2)
     pieces = []
     start = 0
@@ -384,7 +390,7 @@ def cuts(samples: "array[float]", limit: int = PIECE, search: int = 80_000) -> l
 
 
 def _quietest(samples: "array[float]", first: int, last: int, block: int = 80, blocks: int = 10) -> int:
-    """The middle of the quietest run of `blocks` blocks in [first, last]; the latest of equals."""
+    """The middle of the quietest run of `blocks` blocks in [first, last]; of equals, the last."""
     starts = range(first, last - block + 1, block)
     energies = [sum(map(mul, piece := samples[at : at + block], piece)) for at in starts]
     blocks = min(blocks, len(energies))

@@ -1,8 +1,8 @@
-"""Where bytes come from: a file, memory, a web server. A source knows its size and reads any span of itself.
+"""Where bytes come from: a file, memory, a web server. A source knows its size and reads any span.
 
-Reading is a coroutine because a page has no other way; natively it completes at once (see `wgemma.sync`).
-A span outside the source is a `SourceError`, never a short read. What is on its way to the GPU is asked for as pieces,
-because in a page its bytes never enter Python's memory.
+Reads are coroutines because a page has no other way; natively they complete at once (see `wgemma.sync`). A span outside
+the source raises `SourceError`, never a short read. Bytes for the GPU are requested as pieces, because in a page they
+never enter Python's memory.
 """
 
 import os
@@ -23,7 +23,7 @@ _SIZE = re.compile("[0-9]{1,18}")
 
 
 class Source(Protocol):
-    """`first_read` is how much to ask for at once when the length of a header is not known yet."""
+    """`first_read` is how much to read first when the header's length is not known yet."""
 
     name: str
     size: int
@@ -34,20 +34,20 @@ class Source(Protocol):
         ...
 
     async def piece(self, offset: int, length: int) -> Any:
-        """The same, as something that the device's `write` takes."""
+        """The same, in a form the device's `write` takes."""
         ...
 
     async def rows(self, offsets: Sequence[int], length: int) -> Any:
-        """Spans of one length, behind each other in one piece, and zeros up to a whole word."""
+        """Spans of equal length, concatenated into one piece and zero-padded to a whole word."""
         ...
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Tells which pieces, as (offset, length), will be asked for, in about this order; they replace those that were
-        expected before. Whoever answers slowly may fetch them ahead."""
+        """Announces the next pieces as (offset, length), in roughly this order, replacing earlier announcements. A slow
+        source may prefetch them."""
         ...
 
     def expect_rows(self, offsets: Sequence[int], length: int) -> None:
-        """Tells which rows will be asked for soon."""
+        """Announces rows that will be read soon."""
         ...
 
     def close(self) -> None: ...
@@ -58,7 +58,7 @@ def is_url(text: str) -> bool:
 
 
 def open_source(target: "Source | bytes | str | os.PathLike[str]") -> Source:
-    """A source for whatever names one: bytes, a path, an http(s) URL, or a source itself."""
+    """A source for bytes, a path, an http(s) URL, or a source itself."""
     if isinstance(target, bytes | bytearray | memoryview):
         return MemorySource(bytes(target))
     if isinstance(target, str) and is_url(target):
@@ -69,10 +69,10 @@ def open_source(target: "Source | bytes | str | os.PathLike[str]") -> Source:
 
 
 def check_span(source: Source, offset: int, length: int) -> None:
-    """Refuses a span that is not wholly inside the source."""
+    """Raises `SourceError` if the span is not inside the source."""
     if offset < 0 or length < 0 or offset + length > source.size:
         raise SourceError(
-            f"{source.name}: bytes {offset}–{offset + length} were asked for, but there are only {source.size}."
+            f"{source.name}: bytes {offset}–{offset + length} were requested, but there are only {source.size}."
         )
 
 
@@ -90,10 +90,10 @@ class NativeSource:
         return rows + bytes(-len(rows) % 4)
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """A disk needs no hint."""
+        """Ignored: a disk needs no hint."""
 
     def expect_rows(self, offsets: Sequence[int], length: int) -> None:
-        """Nor here."""
+        """Ignored, too."""
 
 
 class MemorySource(NativeSource):
@@ -115,13 +115,13 @@ class MemorySource(NativeSource):
 
 
 class FileSource(NativeSource):
-    """A regular file, memory-mapped: a span costs no copy. Devices, pipes and folders are refused."""
+    """A memory-mapped regular file: a span costs no copy. Devices, pipes and folders are refused."""
 
     def __init__(self, path: Path) -> None:
         import mmap
 
         self.name = str(path)
-        # Without O_NONBLOCK the opening of a pipe nobody writes to would wait for ever.
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would block forever.
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             handle = os.open(path, flags)
@@ -147,20 +147,20 @@ class FileSource(NativeSource):
         return self._view[offset : offset + length]
 
     def close(self) -> None:
-        """Lets go of the map; spans still held by a reader keep their pages until they go."""
+        """Releases the map; spans still held by a reader keep their pages alive."""
         self._view = memoryview(b"")
         self._map = None
         self.size = 0
 
 
 class HttpSource(NativeSource):
-    """A file on a web server that answers Range requests; a connection cut short is taken up where it broke."""
+    """A file on a web server that supports Range requests; a dropped connection is resumed where it broke."""
 
     first_read = 1 << 20
 
     def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = 5) -> None:
         if not is_url(url):
-            raise SourceError(f"{url}: only http and https can be read.")
+            raise SourceError(f"{url}: only http and https are supported.")
         self.name = url
         self._timeout = timeout
         self._attempts = attempts
@@ -179,14 +179,14 @@ class HttpSource(NativeSource):
             had = len(data)
             try:
                 self._append(data, offset + had, length - had)
-                trouble = "the connection was cut"
+                trouble = "the connection dropped"
             except OSError as error:
                 trouble = str(error) or type(error).__name__
             if len(data) > had:
                 failures = 0
             elif (failures := failures + 1) >= self._attempts:
                 raise SourceError(
-                    f"{self.name}: no bytes came in {failures} tries ({trouble}). Check the connection and try again."
+                    f"{self.name}: no data after {failures} tries ({trouble}). Check the connection and try again."
                 )
             else:
                 time.sleep(0.1 * 2**failures)
@@ -196,22 +196,22 @@ class HttpSource(NativeSource):
         """Every request closes its own connection."""
 
     def _append(self, data: bytearray, offset: int, length: int) -> None:
-        """Adds what one request delivers of [offset, offset + length): all of it, or less when the line is cut."""
+        """Adds what one request delivers of [offset, offset + length): all of it, or less if the connection drops."""
         from http.client import HTTPException
 
         response = self._request(offset, length)
         with response:
             if self._check_range(response, offset) != self.size:
-                raise SourceError(f"{self.name} changed its size while it was read. Start again.")
+                raise SourceError(f"{self.name} changed its size during the download. Start again.")
             validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
             if self.validator is not None and validator != self.validator:
-                raise SourceError(f"{self.name} changed on the server while it was read. Start again.")
+                raise SourceError(f"{self.name} changed on the server during the download. Start again.")
             try:
                 while length > 0 and (piece := response.read1(min(length, 1 << 20))):
                     data += piece
                     length -= len(piece)
             except HTTPException:
-                return  # cut in the middle of a chunk: what came before it is good
+                return  # dropped inside a chunk: everything before it is good
 
     def _request(self, offset: int, length: int) -> "HTTPResponse":
         from http.client import HTTPException
@@ -227,14 +227,14 @@ class HttpSource(NativeSource):
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
             if self.size:
-                raise ConnectionError(reason) from None  # it answered before: worth another try
+                raise ConnectionError(reason) from None  # it answered before: worth a retry
             raise SourceError(f"{self.name} cannot be reached: {reason}.") from None
         except ValueError as error:
-            raise SourceError(f"{self.name} is not a URL that can be read: {error}.") from None
+            raise SourceError(f"{self.name} is not a valid URL: {error}.") from None
         return response
 
     def _check_range(self, response: "HTTPResponse", offset: int) -> int:
-        """The size of the whole file, from an answer that must be the span asked for."""
+        """The size of the whole file, from a response that must be the requested span."""
         header = response.headers.get("Content-Range", "")
         unit, _, rest = header.partition(" ")
         span, _, total = rest.partition("/")
@@ -243,8 +243,8 @@ class HttpSource(NativeSource):
             return int(total)
         response.close()
         if response.status == 206:
-            raise SourceError(f"{self.name}: the server answered with another span than asked for ({header!r}).")
+            raise SourceError(f"{self.name}: the server sent a different span than requested ({header!r}).")
         raise SourceError(
-            f"{self.name}: the server ignores Range requests, so single parts cannot be read. "
-            "Download the file and give its path instead."
+            f"{self.name}: the server ignores Range requests, so wgemma cannot read parts of the file. "
+            "Download the file and pass its path instead."
         )

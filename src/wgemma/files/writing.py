@@ -1,4 +1,4 @@
-"""Writes GGUF files: metadata and tensors, laid out as every reader expects them."""
+"""Writes GGUF files: metadata and tensors, in the layout every reader expects."""
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class NewTensor:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that becomes `path` once all is written; what goes wrong leaves `path` as it was."""
+    """A file to write that replaces `path` on success; on failure `path` stays as it was."""
     partial = path.with_name(path.name + ".part")
     try:
         with partial.open("wb") as file:
@@ -38,14 +38,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor]) -> None:
-    """A whole file; keys are sorted, tensors stay in their order."""
+    """Writes a file; keys are sorted, tensors keep their order."""
     head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     head += [_string(key) + _value(metadata[key]) for key in sorted(metadata)]
     offset = 0
     for name, tensor in tensors.items():
         expected = _nbytes(tensor)
         if len(tensor.data) != expected:
-            raise ValueError(f"{name} has {len(tensor.data)} bytes, its shape and type take {expected}")
+            raise ValueError(f"{name} has {len(tensor.data)} bytes, but its shape and type take {expected}")
         head.append(_row(name, tensor.shape, tensor.type) + struct.pack("<Q", offset))
         offset += _padded(expected)
     with replacing(path) as file:
@@ -57,13 +57,13 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Ne
 
 
 def longer_header(head: bytes, last: Tensor, name: str, like: Tensor, size: int, alignment: int) -> tuple[bytes, int]:
-    """A file's header with a further tensor in its table, and where in the old file the data begins.
+    """A file's header with another tensor in its table, and where the data starts in the old file.
 
-    `head` holds at least the header, `last` is the last tensor of its table, and `size` that of the file: the new
-    tensor, of `like`'s type and shape, belongs behind all of it at the next multiple of the alignment.
+    `head` holds at least the header, `last` is the last tensor of its table, and `size` is the file's. The new tensor,
+    with `like`'s type and shape, goes after everything else, at the next multiple of the alignment.
     """
     row = _row(last.name, last.shape, last.type)
-    end = head.rfind(row) + len(row) + 8  # only padding follows the table, so the last one found is the table's
+    end = head.rfind(row) + len(row) + 8  # only padding follows the table, so the last match is in the table
     start = -(-end // alignment) * alignment
     if end < len(row) + 8 or start + struct.unpack_from("<Q", head, end - 8)[0] != last.offset:
         raise ValueError(f"{last.name} is not the last in the table")
@@ -96,7 +96,7 @@ def _string(text: str) -> bytes:
 
 
 def _value(value: Any) -> bytes:
-    """A value behind its type; whole numbers are u32 alone and i32 in arrays, as the published files have them."""
+    """A value after its type; integers are u32 alone and i32 in arrays, as in the published files."""
     match value:
         case bool():
             return struct.pack("<I?", _BOOL, value)
@@ -109,7 +109,7 @@ def _value(value: Any) -> bytes:
         case Sequence():
             return struct.pack("<I", _ARRAY) + _array(value)
         case _:
-            raise TypeError(f"a GGUF holds no {type(value).__name__}")
+            raise TypeError(f"a GGUF cannot hold a {type(value).__name__}")
 
 
 def _array(values: Sequence[Any]) -> bytes:
