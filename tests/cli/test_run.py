@@ -186,7 +186,7 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
         (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "is not a sound wgemma can read"),
         (
             [TINY, "hi", "--image", __file__, "--device", "reference"],
-            "test_run.py is no picture of a kind that is read",
+            "test_run.py is not a picture wgemma can read",
         ),
         ([TINY, "hi", "--context", "0"], "context is 0"),
         ([TINY, "hi", "--adapter", "nowhere", "--device", "reference"], "nowhere"),

@@ -57,4 +57,4 @@ def test_without_a_text_standard_input_is_read(
 
 def test_a_vocabulary_of_another_family_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenize", "llama-mini", "x"]) == 1
-    assert "wgemma knows Gemma 4's only" in capsys.readouterr().err
+    assert "wgemma supports only Gemma 4's" in capsys.readouterr().err

@@ -203,9 +203,12 @@ def test_everything_encoded_is_given_back(media: Senses[bytes], towers: FakeTowe
     ("part", "words"),
     [
         ({"type": "image"}, 'a part of type "image" holds none'),
-        ({"type": "video", "video": "x"}, "videos are not read"),
+        ({"type": "video", "video": "x"}, "videos are not supported"),
         ({"type": "image", "image": b"", "budget": "much"}, "the budget of an image is 'much'"),
-        ({"type": "image_url", "image_url": {"url": "https://x/cat.png"}}, "not fetched from the web"),
+        (
+            {"type": "image_url", "image_url": {"url": "https://x/cat.png"}},
+            "wgemma does not fetch a picture from the web",
+        ),
     ],
 )
 def test_a_part_that_holds_nothing_useful_is_a_sentence(media: Senses[bytes], part: dict[str, Any], words: str) -> None:

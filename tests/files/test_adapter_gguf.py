@@ -140,7 +140,7 @@ def test_another_kind_of_file_is_refused_by_name(path: Path, metadata: dict[str,
         (TENSORS | {"v.blk.0.attn_q.weight.lora_a": A}, "v.blk.0.attn_q.weight is part of the vision tower; wgemma"),
         (TENSORS | {"blk.0.wqkv.weight.lora_a": A}, "wgemma cannot adapt blk.0.wqkv.weight; it adapts"),
         (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (5, 6), None)}, "do not fit together: [32, 4] and [5, 6]."),
-        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (4, 6, 2), None)}, "[4, 6, 2]; at most 2 dimensions are allowed."),
+        (TENSORS | {"blk.0.attn_q.weight.lora_b": ("F32", (4, 6, 2), None)}, "[4, 6, 2]; the limit is 2 dimensions."),
         (TENSORS | {"blk.0.attn_q.weight.lora_a": ("Q4_0", (32, 4), None)}, "type Q4_0; wgemma reads adapters in F32"),
         (
             {

@@ -69,11 +69,11 @@ def test_what_comes_over_a_network_names_no_file_and_fetches_nothing(part: dict[
     ("part", "words"),
     [
         ({"type": "image"}, 'write {"type": "image", "image": a path'),
-        ({"type": "audio", "audio": None}, 'a part of type "audio" holds none'),
-        ({"type": "image", "image": {}}, 'a part of type "image" holds none'),
-        ({"type": "image_url"}, 'a part of type "image_url" holds nothing'),
-        ({"type": "input_audio", "input_audio": {"format": "wav"}}, 'a part of type "input_audio" holds nothing'),
-        ({"type": "video", "video": "a.mp4"}, "videos are not read"),
+        ({"type": "audio", "audio": None}, 'a part of type "audio" is empty'),
+        ({"type": "image", "image": {}}, 'a part of type "image" is empty'),
+        ({"type": "image_url"}, 'a part of type "image_url" is empty'),
+        ({"type": "input_audio", "input_audio": {"format": "wav"}}, 'a part of type "input_audio" is empty'),
+        ({"type": "video", "video": "a.mp4"}, "videos are not supported"),
         ({"type": "image", "image": DATA, "budget": True}, "the budget of an image is True"),
     ],
 )

@@ -201,7 +201,7 @@ def test_text_comes_back_from_its_tokens(text: str) -> None:
 
 def test_a_character_without_bytes_is_unknown_or_refused() -> None:
     assert toy({"a": 1, "<unk>": 2}, []).encode("aéa") == [0, 1, 0]
-    with pytest.raises(GgufError, match="can neither spell 'é' nor say <unk>"):
+    with pytest.raises(GgufError, match="cannot spell 'é' and has no <unk>"):
         toy({"a": 1}, []).encode("é")
 
 
@@ -232,17 +232,17 @@ GOOD = {
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"general.architecture": "llama"}, "wgemma knows Gemma 4's only"),
+        ({"general.architecture": "llama"}, "wgemma supports only Gemma 4's"),
         ({"general.architecture": "llama", "tokenizer.ggml.model": "gpt2"}, "its tokenizer is 'gpt2'/None"),
         ({"general.architecture": "x", "tokenizer.ggml.pre": "\x1b[2J" * 99_999}, "its tokenizer is None/"),
-        ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing or of the wrong type"),
-        ({"tokenizer.ggml.tokens": "ab"}, "tokenizer.ggml.tokens is missing or of the wrong type"),
-        ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or of the wrong type"),
+        ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing or has the wrong type"),
+        ({"tokenizer.ggml.tokens": "ab"}, "tokenizer.ggml.tokens is missing or has the wrong type"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or has the wrong type"),
         ({"tokenizer.ggml.tokens": []}, "0 tokens but 2 token types"),
         ({"tokenizer.ggml.tokens": ["a"]}, "1 tokens but 2 token types"),
-        ({"tokenizer.ggml.token_type": [1.0, 1.0]}, "tokenizer.ggml.token_type is missing or of the wrong type"),
-        ({"tokenizer.ggml.token_type": 1}, "tokenizer.ggml.token_type is missing or of the wrong type"),
-        ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges is missing or of the wrong type"),
+        ({"tokenizer.ggml.token_type": [1.0, 1.0]}, "tokenizer.ggml.token_type is missing or has the wrong type"),
+        ({"tokenizer.ggml.token_type": 1}, "tokenizer.ggml.token_type is missing or has the wrong type"),
+        ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges is missing or has the wrong type"),
     ],
 )
 def test_a_vocabulary_that_cannot_be_used_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -76,9 +76,7 @@ def _half(matrix: str, tensor: Tensor) -> _Half:
         raise AdapterError(f"{tensor.name} has type {tensor.type}; wgemma reads adapters in {', '.join(TYPES)}.")
     dimensions = 3 if is_experts(matrix) else 2
     if len(tensor.shape) > dimensions:
-        raise AdapterError(
-            f"{tensor.name} has shape {list(tensor.shape)}; at most {dimensions} dimensions are allowed."
-        )
+        raise AdapterError(f"{tensor.name} has shape {list(tensor.shape)}; the limit is {dimensions} dimensions.")
     inner, outer, experts = (*tensor.shape, 1, 1)[:3]  # writers may omit dimensions of 1
     return _Half(tensor, experts, outer, inner)
 

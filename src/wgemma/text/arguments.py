@@ -1,13 +1,13 @@
-"""The inside of a tool call, as the model writes it → a name and JSON arguments.
+"""The body of a tool call, as the model writes it → a name and JSON arguments.
 
 call   = call:NAME object
 object = { [key:value {,key:value}] }          array = [ [value {,value}] ]
-key    = QUOTE text QUOTE | JSON string | any characters but `:` and `}`
+key    = QUOTE text QUOTE | JSON string | any characters except `:` and `}`
 value  = QUOTE text QUOTE | JSON string | JSON number | true | false | null | object | array
 
-Text between quote tokens is taken as it stands: nothing in it is escaped. What does not fit the grammar is read a
-second time with mercy: the end of the call closes whatever is open, '…' counts as a string, and bare words become
-strings. A call that is beyond that keeps its markup and says why. Every reading is one pass, however hostile the text.
+Text between quote tokens is literal: nothing in it is escaped. If a call does not fit the grammar, a lenient reader
+tries again: the end of the call closes whatever is open, '…' counts as a string, and bare words become strings. If that
+fails, too, the call keeps its markup and an error. Each reader makes a single pass, however hostile the text.
 """
 
 import json
@@ -41,20 +41,20 @@ class ToolCall:
 
 
 class _Unreadable(Exception):
-    """The text leaves the grammar; the message says where."""
+    """The text does not fit the grammar; the message says where."""
 
 
 def parse_call(text: str, tools: Any = None) -> ToolCall:
-    """Read the text between `<|tool_call>` and `<tool_call|>`. `tools` tell which bare words are strings."""
+    """Parses the text between `<|tool_call>` and `<tool_call|>`. `tools` say which parameters are strings."""
     head, brace, _ = text.partition("{")
     prefix, colon, name = head.partition(":")
     name = name.strip()
     if prefix.strip() != "call" or not colon or not name:
-        return ToolCall("", error="a tool call must read call:NAME{…}", raw=text)
+        return ToolCall("", error="a tool call must have the form call:NAME{…}", raw=text)
     if not brace:
         if _NAME.fullmatch(name):
             return ToolCall(name)
-        return ToolCall("", error="a tool call must read call:NAME{…}", raw=text)
+        return ToolCall("", error="a tool call must have the form call:NAME{…}", raw=text)
     try:
         return ToolCall(name, _Reader(text, len(head)).arguments())
     except _Unreadable:
@@ -66,7 +66,7 @@ def parse_call(text: str, tools: Any = None) -> ToolCall:
 
 
 class _Reader:
-    """Reads by the grammar and stops at the first character outside it."""
+    """Follows the grammar strictly and stops at the first character that does not fit."""
 
     def __init__(self, text: str, at: int) -> None:
         self.text = text
@@ -154,7 +154,7 @@ class _Reader:
     def number(self, digits: str) -> int | float:
         try:
             number = float(digits) if any(mark in digits for mark in ".eE") else int(digits)
-        except ValueError:  # the interpreter refuses integers of many thousand digits
+        except ValueError:  # Python refuses integers with thousands of digits
             raise self.unreadable("a number that is too long") from None
         if math.isinf(number):
             raise self.unreadable("a number that is too large")
@@ -176,35 +176,35 @@ class _Reader:
     def comma(self) -> None:
         self.expect(",")
         if self.peek() in "}]":
-            raise self.unreadable("a comma with nothing behind it")
+            raise self.unreadable("a comma with nothing after it")
 
     def end(self) -> None:
         if self.peek():
-            raise self.unreadable("text behind the last brace")
+            raise self.unreadable("text after the last brace")
 
     def expect(self, char: str) -> None:
         if self.peek() != char:
-            raise self.unreadable(f"something else than {char}")
+            raise self.unreadable(f"something other than {char}")
         self.at += 1
 
     def peek(self) -> str:
-        """The next character that is not white space; nothing at the end."""
+        """The next character that is not white space; empty at the end."""
         match = _SPACE.match(self.text, self.at)
         assert match is not None
         self.at = match.end()
         return self.text[self.at : self.at + 1]
 
     def unreadable(self, found: str) -> _Unreadable:
-        return _Unreadable(f"the arguments hold {found} at character {self.at}")
+        return _Unreadable(f"the arguments have {found} at character {self.at}")
 
 
 class _MercifulReader(_Reader):
-    """Reads what a model most likely meant."""
+    """Lenient: reads what the model most likely meant."""
 
     def __init__(self, text: str, at: int, properties: dict[str, bool]) -> None:
         super().__init__(text, at)
         self.properties = properties
-        self.unclosed: set[str] = set()  # quote marks that have no closing one in the rest of the text
+        self.unclosed: set[str] = set()  # quote marks without a closing one in the rest of the text
 
     def value(self, key: str | None) -> Any:
         char = self.peek()
@@ -232,7 +232,7 @@ class _MercifulReader(_Reader):
         return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "'" else key
 
     def loose_string(self, mark: str, key: str | None) -> str:
-        """'…' or "…" up to the first such mark that a value may end with, so that apostrophes inside survive."""
+        """'…' or "…" up to the first mark that can end a value, so that apostrophes inside survive."""
         if mark not in self.unclosed:
             match = _END_QUOTED[mark].search(self.text, self.at + 1)
             if match:
@@ -243,7 +243,7 @@ class _MercifulReader(_Reader):
         return self.bare(key)
 
     def bare(self, key: str | None) -> str:
-        """Words without quotes: to the next key where the schema promises a string, else to the next comma or brace."""
+        """Words without quotes: up to the next key if the schema says string, else to the next comma or brace."""
         start = self.at
         if len(self.open) == 1 and key is not None and self.properties.get(key):
             end = self.next_property()
@@ -273,7 +273,7 @@ class _MercifulReader(_Reader):
         return self.text[start:end]
 
     def closing(self) -> int:
-        """Where the brackets begin that close the text: as many at its end as fit those still open, innermost first."""
+        """Where the closing brackets at the end of the text start: as many as match those open, innermost first."""
         positions: list[int] = []
         at = len(self.text)
         while len(positions) < len(self.open):
@@ -289,7 +289,7 @@ class _MercifulReader(_Reader):
         return len(self.text)
 
     def leave(self) -> bool:
-        """The end of the text closes everything; a bracket of the wrong kind closes what it cannot belong to."""
+        """The end of the text closes everything; a mismatched bracket closes the levels it does not belong to."""
         char = self.peek()
         wrong = char in ("}", "]") and char != _CLOSER[self.open[-1]]
         if char == "" or (wrong and any(_CLOSER[bracket] == char for bracket in self.open)):
@@ -302,11 +302,11 @@ class _MercifulReader(_Reader):
 
     def end(self) -> None:
         if self.text[self.at :].strip("}] \t\r\n"):
-            raise self.unreadable("text behind the last brace")
+            raise self.unreadable("text after the last brace")
 
 
 def _properties(tools: Any, name: str) -> dict[str, bool]:
-    """The parameters of the named tool, each with whether it takes a string. Tools of any other shape are ignored."""
+    """The named tool's parameters, and whether each takes a string. Malformed tools are ignored."""
     for tool in tools if isinstance(tools, list | tuple) else ():
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or function.get("name") != name:

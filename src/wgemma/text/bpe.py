@@ -1,7 +1,7 @@
-"""Byte-pair merging over token ids: repeatedly joins the neighbouring pair of the lowest rank, left-most first.
+"""Byte-pair merging over token ids: repeatedly joins the adjacent pair with the lowest rank, leftmost first.
 
-Knows numbers only: what a symbol stands for, which pairs there are, and what becomes of a symbol that is in no
-vocabulary, is the tokenizer's business. Symbols below zero belong to no pair.
+Knows numbers only: what a symbol means, which pairs exist, and what to do with symbols outside the vocabulary is up to
+the tokenizer. Negative symbols never merge.
 """
 
 from array import array
@@ -11,23 +11,23 @@ from heapq import heapify, heappop, heappush
 ID_BITS = 21
 MAX_IDS, MAX_MERGES = 1 << ID_BITS, (1 << 22) - 1
 _NEVER = MAX_MERGES  # the rank of a pair that does not merge
-_SCAN = 32  # up to so many symbols a scan for the minimum beats a heap
-_PIECE = 24  # how much of a long run is merged at a time
+_SCAN = 32  # up to this many symbols, scanning for the minimum beats a heap
+_PIECE = 24  # symbols of a long run merged at a time
 _HOT_PAIRS = 1 << 16
 _SEEN_PIECES = 1 << 10
 
 
 class Merges:
-    """`find` gives the rank of a pair, below `count`, and the id that it becomes, or None; an id stands for one text,
-    however it is made. It is asked when a pair is met, and the answer is remembered."""
+    """`find` returns a pair's rank, below `count`, and the id it merges to, or None; each id means one text, however it
+    was merged. It is called when a pair first turns up, and the result is cached."""
 
     def __init__(self, find: Callable[[int, int], tuple[int, int] | None], count: int) -> None:
         self._find = find
-        self._joined = array("I", bytes(4 * count))  # by rank, for every pair that was found
+        self._joined = array("I", bytes(4 * count))  # by rank, for every pair found so far
         self._hot: dict[int, int] = {}
 
     def _rank(self, left: int, right: int) -> int:
-        """The rank of a pair that is not among the hot ones."""
+        """The rank of a pair that is not in the cache."""
         if left < 0 or right < 0:
             return _NEVER
         if len(self._hot) >= _HOT_PAIRS:
@@ -50,7 +50,7 @@ class Merges:
         return self._stitch(symbols) or self._drain(symbols)
 
     def _scan(self, symbols: list[int]) -> tuple[list[int], list[int]]:
-        """The merged symbols of a short word and where each begins: find the smallest rank, join, mend both sides."""
+        """The merged symbols of a short word and where each starts: find the lowest rank, join, update both sides."""
         hot, slow, joined = self._hot.get, self._rank, self._joined
         symbols = symbols.copy()
         starts = list(range(len(symbols)))
@@ -75,13 +75,13 @@ class Merges:
         return symbols, starts
 
     def _stitch(self, symbols: list[int]) -> list[int] | None:
-        """A long run, merged piece by piece; None where the pieces grow too large.
+        """A long run, merged piece by piece; None if the pieces grow too large.
 
         Tokens are the encoding of their text if and only if every two neighbours are the encoding of theirs: the first
-        merge to cross a border would be the lowest one of the two tokens beside it, too. So each piece is merged
-        together with two tokens before it (the last one was often cut short), and when the first of them comes out
-        again the border holds; when not, the piece takes in more tokens on its left. Long runs are often one thing
-        repeated, so pieces are remembered.
+        merge to cross a border would also be the lowest within the two tokens next to it. So each piece is merged
+        together with the two tokens before it (the last one was often cut short). If the first of them comes out
+        unchanged, the border holds; if not, the piece takes in more tokens on its left. Long runs often repeat, so
+        pieces are cached.
         """
         seen: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         result, starts = self._scan(symbols[:_PIECE])
@@ -109,12 +109,12 @@ class Merges:
         return result
 
     def _drain(self, symbols: list[int]) -> list[int]:
-        """For runs that cannot be cut, O(n log n): a heap of (rank, place) words over a linked list."""
+        """For runs that cannot be cut, O(n log n): a heap of (rank, place) over a linked list."""
         hot, slow, joined = self._hot.get, self._rank, self._joined
         count = len(symbols)
         symbols = [*symbols, -1]
         after, before = list(range(1, count + 2)), list(range(-1, count))
-        ranks = [_NEVER] * (count + 1)  # of the pair that begins at each place
+        ranks = [_NEVER] * (count + 1)  # of the pair that starts at each place
         heap = []
         for place in range(count - 1):
             left, right = symbols[place], symbols[place + 1]
@@ -130,7 +130,7 @@ class Merges:
             entry = heappop(heap)
             rank, place = entry >> 40, entry & (1 << 40) - 1
             if ranks[place] != rank:
-                continue  # stale: a neighbour was merged since
+                continue  # stale: a neighbour has merged since
             eaten = after[place]
             symbols[place] = result = joined[rank]
             symbols[eaten], ranks[eaten] = gone, _NEVER

@@ -4,8 +4,8 @@ declaration = declaration:NAME{description:"…"[,parameters:{[properties:{P,…
                                [,response:{[description:"…",]type:"…"}]}
 P           = name:{[description:"…",][enum:[…],|items:{…},][nullable:true,][properties:{P,…},][required:[…],]type:"…"}
 
-Quotes above stand for the quote token. Names come sorted, types in capitals. Everything taken from the schema is
-untrusted text; only the frame is markup.
+Quotes above stand for the quote token. Names are sorted, types are in capitals. Everything from the schema is untrusted
+text; only the frame is markup.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def _write_parameters(out: Writer, parameters: Mapping[str, Any]) -> None:
         fields.append(("properties", lambda: _write_properties(out, properties, 1)))
     if parameters.get("required"):
         fields.append(("required", lambda: _write_required(out, parameters["required"])))
-    # A function's parameters are an object even where the schema forgets to say so.
+    # A function's parameters are an object even if the schema does not say so.
     fields.append(("type", lambda: write_quoted(out, _type(out, parameters) or "OBJECT")))
     out.mark("{")
     _write_fields(out, fields)
@@ -107,7 +107,7 @@ def _write_schema(out: Writer, schema: Mapping[str, Any], depth: int) -> None:
 
 
 def _write_items(out: Writer, items: Mapping[str, Any], depth: int) -> None:
-    """The schema of an array's elements: its words sorted like names, unknown words as plain values."""
+    """The schema of an array's elements: keywords sorted like names, unknown ones as plain values."""
     out.mark("{")
     present = [(word, value) for word, value in by_name(items, out) if value is not None]
     for i, (word, value) in enumerate(present):
@@ -140,7 +140,7 @@ def _write_required(out: Writer, names: Any) -> None:
 
 
 def _type(out: Writer, schema: Mapping[str, Any]) -> str:
-    """The type in capitals; a union as the template prints a list, `['STRING', 'NULL']`; without a type, nothing."""
+    """The type in capitals; a union is printed as a list, `['STRING', 'NULL']`; empty if there is no type."""
     value = schema.get("type")
     if value is None:
         return ""

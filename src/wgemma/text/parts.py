@@ -1,12 +1,12 @@
-"""A picture or a sound in a message: which kind it is, and where in the part its content lies.
+"""Images and sounds in messages: what kind a message part is, and where its content is.
 
     {"type": "image", "image": …, "budget": 280}   a path, the bytes of a file, base64, a data: URL, an array, …
-    {"type": "audio", "audio": …, "rate": 16000}   likewise; the rate belongs to an array
+    {"type": "audio", "audio": …, "rate": 16000}   likewise; `rate` goes with an array
     {"type": …, "path": …} or "data" or "url"      a path, base64 or bytes, a data: or file: URL
     {"type": "image_url", "image_url": {"url": "data:…"}}
     {"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}
 
-The last two are OpenAI's and come over networks: they never name a file.
+The last two are OpenAI's and come over the network, so they never name a file.
 """
 
 import os
@@ -30,8 +30,8 @@ WORDS = {"image": "picture", "audio": "sound"}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What `read_image` or `read_sound` takes, how many tokens a picture may become (None: as usual), and what to call
-    it when something is wrong with it."""
+    """What `read_image` or `read_sound` takes, an image's token budget (None: the default), and a name for error
+    messages."""
 
     kind: Literal["image", "audio"]
     source: Any
@@ -40,14 +40,14 @@ class Content:
 
 
 def content_of(part: Mapping[str, Any]) -> Content:
-    """What a message part shows or lets hear."""
+    """The image or sound of a message part."""
     name = part.get("type")
     if name == "video":
-        raise TemplateError("videos are not read. Send some of its frames as images, in their order.")
+        raise TemplateError("videos are not supported. Send some of the frames as images, in order.")
     kind = KINDS[name]
     budget = part.get("budget") if kind == "image" else None
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
-        raise TemplateError(f"the budget of an image is {budget!r:.40}; it is a number of tokens, such as 280.")
+        raise TemplateError(f"the budget of an image is {budget!r:.40}; it must be a number of tokens, such as 280.")
     if name == "image_url":
         return Content(kind, _data_url(_inner(part, "image_url", "url"), kind), budget)
     if name == "input_audio":
@@ -68,7 +68,7 @@ def _source(part: Mapping[str, Any], kind: str) -> Any:
     if isinstance(part.get("url"), str):
         return file_of(part["url"]) or _data_url(part["url"], kind)
     raise TemplateError(
-        f'a part of type "{kind}" holds none; write {{"type": "{kind}", "{kind}": a path or the bytes of a file}}.'
+        f'a part of type "{kind}" is empty; write {{"type": "{kind}", "{kind}": a path or the bytes of a file}}.'
     )
 
 
@@ -76,14 +76,14 @@ def _inner(part: Mapping[str, Any], outer: str, key: str) -> Any:
     value = part.get(outer)
     found = value.get(key) if isinstance(value, Mapping) else value
     if found is None:
-        raise TemplateError(f'a part of type "{outer}" holds nothing; write {{"{outer}": {{"{key}": …}}}}.')
+        raise TemplateError(f'a part of type "{outer}" is empty; write {{"{outer}": {{"{key}": …}}}}.')
     return found
 
 
 def _data_url(url: Any, kind: str) -> bytes:
     if not isinstance(url, str) or url[:5].lower() != "data:":
         raise TemplateError(
-            f"a {WORDS[kind]} is not fetched from the web: {str(url)!r:.60} must be a data: URL. "
+            f"wgemma does not fetch a {WORDS[kind]} from the web: {str(url)!r:.60} must be a data: URL. "
             "Download it and send its bytes."
         )
     return from_base64(url, WORDS[kind])
@@ -94,7 +94,7 @@ def _decoded(data: Any, kind: str) -> Any:
 
 
 def file_of(url: str) -> Path | None:
-    """The path a file: URL names, on this machine."""
+    """The local path of a file: URL; None for any other URL."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,13 +1,13 @@
-"""What the model writes → thinking, content and tool calls, while it is still writing.
+"""Model output → thinking, content and tool calls, as it streams.
 
-The stream is cut into tags and text between them; three states read the two:
+The stream is split into tags and the text between them; the parser has three states:
 
   content   --<|channel>-->   thinking  --<channel|>-->   content
   content   --<|tool_call>--> tool call --<tool_call|>--> content
 
-White space in front of a tag and behind a closing tag is dropped, and stray closing tags are swallowed. So white
-space waits until other text follows it, and a `<` waits until it can no longer become a tag. That makes the parts
-independent of where the stream was cut. Each character is looked at a fixed number of times.
+White space before a tag and after a closing tag is dropped, and stray closing tags are swallowed. So white space is
+held back until other text follows, and a `<` until it can no longer become a tag. The result does not depend on where
+the stream was split. Each character is looked at a fixed number of times.
 """
 
 import re
@@ -26,7 +26,7 @@ _CLOSE_CALL = "<tool_call|>"
 _OPEN_RESPONSE = "<|tool_response>"  # where the model hands over to the tool
 _TAGS = (_OPEN_CHANNEL, _CLOSE_CHANNEL, _OPEN_CALL, _CLOSE_CALL, _OPEN_RESPONSE)
 _TAG = re.compile("(" + "|".join(map(re.escape, _TAGS)) + ")")
-# `<` stands only at the front of a tag, so nothing but the text from the last `<` on can be an unfinished one.
+# `<` occurs only at the start of a tag, so only the text from the last `<` on can be an unfinished one.
 _UNFINISHED = frozenset(tag[:length] for tag in _TAGS for length in range(1, len(tag)))
 
 _THOUGHT = "thought\n"  # the channel's name
@@ -42,20 +42,20 @@ class Part:
 
 
 class ReplyParser:
-    """Feed it text as it comes, then finish it. Text of one kind may arrive in many parts; a tool call comes whole.
+    """Call `feed` with text as it arrives, then `finish`. Text may come in many parts; a tool call is always complete.
 
-    `in_thought`: the prompt ended inside an open thought. `tools` help to mend broken calls. With `think` off the
-    model's thinking is left out.
+    `in_thought`: the prompt ended inside an open thought. `tools` help repair broken calls. With `think` off, the
+    model's thinking is dropped.
     """
 
     def __init__(self, *, think: bool = False, in_thought: bool = False, tools: Sequence[Any] | None = None) -> None:
         self._think = think
         self._tools = tools
         self._state: Kind = "thinking" if in_thought else "content"
-        self._unfinished = ""  # text that may yet become a tag
-        self._name: str | None = None  # what has come of a channel's name, while it may still be one
-        self._space: list[str] = []  # white space that shows only if text follows
-        self._skip_space = False  # behind a closing tag
+        self._unfinished = ""  # text that may still become a tag
+        self._name: str | None = None  # the channel's name so far, while it may still be one
+        self._space: list[str] = []  # white space held back until text follows
+        self._skip_space = False  # after a closing tag
         self._call: list[str] = []
         self._parts: list[tuple[Kind, list[str] | ToolCall]] = []
 
@@ -64,7 +64,7 @@ class ReplyParser:
         last = text.rfind("<")
         cut = last if last >= 0 and text[last:] in _UNFINISHED else len(text)
         self._unfinished = text[cut:]
-        # With a group in the pattern, split gives text and tags in turn.
+        # With a group in the pattern, split alternates between text and tags.
         for i, piece in enumerate(_TAG.split(text[:cut])):
             if i % 2:
                 self._on_tag(piece)
@@ -73,7 +73,7 @@ class ReplyParser:
         return self._take()
 
     def finish(self) -> list[Part]:
-        """The end of the stream: what was waiting comes out, and an open tool call is closed."""
+        """Ends the stream: flushes what was held back and closes an open tool call."""
         rest, self._unfinished = self._unfinished, ""
         if rest:
             self._on_text(rest)
@@ -125,7 +125,7 @@ class ReplyParser:
         if tag in (_CLOSE_CALL, _OPEN_RESPONSE):
             self._end_call()
         elif tag == _OPEN_CALL:
-            # The call before forgot its end; an opening tag written twice is no call.
+            # The previous call was never closed; a doubled opening tag is not a call.
             if "".join(self._call).strip():
                 self._end_call()
             self._state, self._call = "tool_call", []
@@ -133,7 +133,7 @@ class ReplyParser:
             self._call.append(tag)
 
     def _on_name(self, text: str) -> None:
-        """Drop `thought\\n` at the head of a channel. Any other head is text of the thought."""
+        """Drops `thought\\n` at the start of a channel; anything else is part of the thought."""
         head = (self._name or "") + text[: len(_THOUGHT)]
         if head.startswith(_THOUGHT):
             rest = text[len(_THOUGHT) - len(self._name or "") :]

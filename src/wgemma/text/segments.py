@@ -1,7 +1,7 @@
-"""A prompt as pieces that know who wrote them.
+"""A prompt as segments that know who wrote them.
 
-Text that came from a user, a tool or a schema must never turn into control tokens, however it is spelled. So the
-template hands out segments: in a trusted one special tokens are meant, in any other they are only letters.
+Text from a user, a tool or a schema must never turn into control tokens, however it is spelled. So the template
+produces segments: special tokens are recognised in trusted ones; in all others they are plain text.
 """
 
 import math
@@ -19,13 +19,13 @@ MAX_DEPTH = 64
 class Segment:
     text: str
     trusted: bool
-    media: Mapping[str, Any] | None = None  # the message part whose picture or sound goes here
-    own: bool = False  # in a lesson: what the model is to write itself
+    media: Mapping[str, Any] | None = None  # the message part whose image or sound goes here
+    own: bool = False  # in training: text the model should learn to write
 
 
 class Writer:
-    """Collects segments. `where` names the message or tool being written, for the error sentences; `own` tells whether
-    it is the model's own."""
+    """Collects segments. `where` names the current message or tool in errors; `own` marks text the model should learn
+    to write."""
 
     def __init__(self) -> None:
         self.where = ""
@@ -35,19 +35,19 @@ class Writer:
         self._kind = (True, False)  # of the run: trusted, own
 
     def mark(self, markup: str) -> None:
-        """Write markup of the template itself."""
+        """Writes the template's own markup."""
         self._append(markup, trusted=True)
 
     def write(self, text: str) -> None:
-        """Write text that came from outside."""
+        """Writes untrusted text."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise self.error(f"holds half a surrogate pair (character {error.start}); send whole characters") from None
+            raise self.error(f"has half a surrogate pair (character {error.start}); send whole characters") from None
         self._append(text, trusted=False)
 
     def place(self, placeholder: str, part: Mapping[str, Any]) -> None:
-        """Write the placeholder of a picture or sound, a segment of its own."""
+        """Writes the placeholder of an image or sound as a separate segment."""
         self._close_run()
         self._segments.append(Segment(placeholder, True, part))
 
@@ -74,7 +74,7 @@ class Writer:
 
 
 def by_name(mapping: Mapping[Any, Any], out: Writer) -> list[tuple[str, Any]]:
-    """The entries in the template's order: by name, without regard to case."""
+    """The entries in the template's order: by name, ignoring case."""
     for key in mapping:
         if not isinstance(key, str):
             raise out.error(f"has a key that is a {type(key).__name__}; keys must be strings")
@@ -88,7 +88,7 @@ def write_quoted(out: Writer, text: str) -> None:
 
 
 def write_value(out: Writer, value: Any, *, quote_keys: bool, depth: int = 0) -> None:
-    """JSON in the model's own spelling: no spaces, strings between quote tokens and never escaped.
+    """JSON as the model spells it: no spaces, strings between quote tokens and never escaped.
 
     value = QUOTE text QUOTE | true | false | null | number | { key:value,… } | [ value,… ]
     key   = text in arguments, QUOTE text QUOTE in schemas (`quote_keys`)
@@ -112,7 +112,7 @@ def write_value(out: Writer, value: Any, *, quote_keys: bool, depth: int = 0) ->
                 write_value(out, item, quote_keys=quote_keys, depth=depth + 1)
             out.mark("]")
         case _:
-            raise out.error(f"holds a {type(value).__name__}; only JSON values can be rendered")
+            raise out.error(f"contains a {type(value).__name__}; only JSON values can be rendered")
 
 
 def write_entries(out: Writer, mapping: Mapping[Any, Any], *, quote_keys: bool, depth: int = 0) -> None:
@@ -134,8 +134,8 @@ def _literal(out: Writer, value: bool | int | float | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
-        raise out.error(f"holds the number {value}, which JSON does not have; send null or a string")
+        raise out.error(f"contains the number {value}, which JSON does not have; send null or a string")
     try:
         return str(value)
-    except ValueError:  # the interpreter refuses to print integers of many thousand digits
-        raise out.error("holds an integer too long to print; send it as a string") from None
+    except ValueError:  # Python refuses to print integers with thousands of digits
+        raise out.error("contains an integer too long to print; send it as a string") from None

@@ -5,8 +5,8 @@ turn   = <|turn>ROLE\\n {[thought] {call} {response} content} <turn|>\\n
 call   = <|tool_call>call:NAME{key:value,…}<tool_call|>
 response = <|tool_response>response:NAME{value:"…"}<tool_response|> {placeholder}
 
-Assistant messages in a row share one turn, and tool messages belong to the assistant message before them. A turn
-that ends in tool calls or their results stays open: there the model goes on. This module knows nothing of token ids.
+Consecutive assistant messages share one turn, and tool messages belong to the assistant message before them. A turn
+that ends in tool calls or their results stays open for the model to continue. This module knows nothing of token ids.
 """
 
 import json
@@ -41,7 +41,7 @@ _CLOSE_THOUGHT = "<channel|>"
 
 @dataclass
 class _Entry:
-    """A message, the role its turn carries, and the tool messages that answer it."""
+    """A message, the role of its turn, and the tool messages that answer it."""
 
     index: int
     role: str
@@ -61,7 +61,7 @@ def render(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> str:
-    """The prompt as one string, for reading and comparing. To tokenise, take `segments`."""
+    """The prompt as one string, for reading and comparing. To tokenise it, use `segments`."""
     pieces = segments(messages, tools=tools, think=think, size=size, open_reply=open_reply)
     return "".join(piece.text for piece in pieces)
 
@@ -74,7 +74,7 @@ def segments(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> list[Segment]:
-    """The prompt in pieces. `size` is "small" for E2B and E4B, "large" for 12B, 26B and 31B."""
+    """The prompt as segments. `size` is "small" for E2B and E4B, "large" for 12B, 26B and 31B."""
     entries = _entries(_sequence(messages, "messages"))
     out, turns = _begin(entries, tools, think=think, size=size)
     last_user = _last_user(turns)
@@ -93,9 +93,9 @@ def lesson(
     size: Literal["small", "large"] = "small",
     first: int = 0,
 ) -> list[Segment]:
-    """A conversation to learn from, where the replies from messages[first] on are `own`: thoughts, calls and text, and
-    the token that ends them. Where the last reply thinks, thinking was asked for; where a large model's does not, it
-    begins as an answer without thinking does: with an empty thought."""
+    """A conversation to train on. Replies from messages[first] on are `own`: thoughts, calls, text, and the token that
+    ends them. If the last reply thinks, the prompt asks for thinking; if a large model's does not, it starts with an
+    empty thought, like any answer without thinking."""
     entries = _entries(_sequence(messages, "messages"))
     last_user = _last_user(entries)
     think = any(entry.index > last_user and _thought(entry) for entry in entries)
@@ -111,9 +111,9 @@ def lesson(
 def _begin(
     entries: list[_Entry], tools: Sequence[Any] | None, *, think: bool, size: str
 ) -> tuple[Writer, list[_Entry]]:
-    """The prompt as far as its system turn, and the turns that follow."""
+    """The prompt up to and including the system turn, and the remaining turns."""
     if size not in ("small", "large"):
-        raise TemplateError(f'There is no template size {size!r}. Write "small" (E2B, E4B) or "large" (12B and up).')
+        raise TemplateError(f'there is no template size {size!r}. Use "small" (E2B, E4B) or "large" (12B and up).')
     out = Writer()
     declared = [] if tools is None else _sequence(tools, "tools")
     out.mark("<bos>")
@@ -133,7 +133,7 @@ def _neighbours(turns: list[_Entry], i: int) -> tuple[str | None, str | None]:
 
 
 def opens_in_thought(pieces: Sequence[Segment]) -> bool:
-    """Whether the prompt ends inside an open thought, so that the reply starts as thinking."""
+    """Whether the prompt ends inside an open thought, so the reply starts as thinking."""
     return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith(_OPEN_THOUGHT)
 
 
@@ -152,10 +152,12 @@ def _entries(messages: list[Any]) -> list[_Entry]:
         role = _ROLES.get(name) if isinstance(name, str) else None
         if role is None:
             told = f"the role {name[:40]!r}" if isinstance(name, str) else "no role"
-            raise TemplateError(f"messages[{index}] has {told}; write system, user, assistant or tool.")
+            raise TemplateError(f"messages[{index}] has {told}; use system, user, assistant or tool.")
         entry = _Entry(index, role, message)
         if entry.calls and role != "model":
-            raise TemplateError(f'messages[{index}] has tool_calls; only messages of role "assistant" call tools.')
+            raise TemplateError(
+                f'messages[{index}] has tool_calls; only messages with role "assistant" can call tools.'
+            )
         if role != "tool":
             entries.append(entry)
         elif entries and entries[-1].calls:
@@ -175,7 +177,7 @@ def _write_system(out: Writer, system: _Entry | None, tools: list[Any], *, think
     if system:
         out.where = f"messages[{system.index}]"
         if system.message.get("images"):
-            raise out.error("is a system message with images; put them into a user message")
+            raise out.error("is a system message with images; put them in a user message")
         content = system.message.get("content")
         if isinstance(content, list):
             out.write("".join(_system_part(out, part) + " " for part in content))
@@ -191,7 +193,7 @@ def _write_system(out: Writer, system: _Entry | None, tools: list[Any], *, think
 
 def _system_part(out: Writer, part: Any) -> str:
     if _part_type(out, part) != "text":
-        raise out.error("is a system message with a picture or sound; put it into a user message")
+        raise out.error("is a system message with a picture or sound; put it in a user message")
     return _text(out, part.get("text")).strip()
 
 
@@ -205,7 +207,7 @@ def _write_turn(
     own: bool = False,
     hushed: bool = False,
 ) -> None:
-    """One message with its calls and results. `recent`: no user message follows, so its thinking still counts;
+    """Writes one message with its calls and results. `recent`: no user message follows, so its thinking is kept;
     `hushed`: the model's turn opens with an empty thought."""
     out.where = f"messages[{entry.index}]"
     if not (entry.role == "model" and before == "model"):
@@ -217,7 +219,7 @@ def _write_turn(
         _write_thought(out, entry)
     names = _write_calls(out, entry.calls) if entry.calls else {}
     for position, result in enumerate(entry.results):
-        out.mark("<|tool_response>")  # the first one ends what the model says
+        out.mark("<|tool_response>")  # the first one ends the model's own text
         out.own = False
         _write_result(out, result, names, position)
     out.where = f"messages[{entry.index}]"
@@ -242,7 +244,7 @@ def _open_reply(out: Writer, last: _Entry | None, *, think: bool, size: str) -> 
 
 
 def _thought(entry: _Entry) -> tuple[str, Any] | None:
-    """The thinking of a message of the model's, and the key it stands under."""
+    """An assistant message's thinking, and its key."""
     keys = ("thinking", "reasoning", "reasoning_content") if entry.role == "model" else ()
     return next(((key, entry.message[key]) for key in keys if entry.message.get(key)), None)
 
@@ -257,7 +259,7 @@ def _write_thought(out: Writer, entry: _Entry) -> None:
 
 
 def _write_calls(out: Writer, calls: Any) -> dict[str | int, str]:
-    """Write the calls; return their function names, by call id and by position."""
+    """Writes the calls; returns their function names by call id and by position."""
     if not isinstance(calls, list):
         raise out.error("has tool_calls that are not a list")
     names: dict[str | int, str] = {}
@@ -311,7 +313,7 @@ def _write_result(out: Writer, result: _Entry, names: dict[str | int, str], posi
 
 
 def _result_name(out: Writer, message: dict[str, Any], names: dict[str | int, str], position: int) -> str:
-    """By the call's id; else the name the message gives; else, where it gives neither, by position."""
+    """The tool's name: by call id, else as the message says, else, if it says neither, by position."""
     call_id = message.get("tool_call_id")
     if isinstance(call_id, str) and call_id in names:
         return names[call_id]
@@ -322,7 +324,7 @@ def _result_name(out: Writer, message: dict[str, Any], names: dict[str | int, st
 
 
 def _write_content(out: Writer, entry: _Entry) -> bool:
-    """Write the message's own text and media in order; tell whether there was anything but white space."""
+    """Writes the message's text and media in order; returns whether there was anything but white space."""
     clean = _without_thoughts if entry.role == "model" else str.strip
     content = entry.message.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -340,13 +342,13 @@ def _write_content(out: Writer, entry: _Entry) -> bool:
 
 
 def _without_thoughts(text: str) -> str:
-    """Text between `<|channel>` and `<channel|>` was thinking; it leaves the history."""
+    """Drops text between `<|channel>` and `<channel|>`: old thinking does not stay in the history."""
     pieces = text.split(_CLOSE_THOUGHT)
     return "".join(piece.split("<|channel>", 1)[0] for piece in pieces).strip()
 
 
 def _images(out: Writer, message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ollama's `images` beside the text, as parts."""
+    """Ollama's `images` field as parts."""
     images = message.get("images")
     if images is None:
         return []

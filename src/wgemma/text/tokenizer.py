@@ -1,8 +1,8 @@
-"""Strings to token ids and back, from the vocabulary a GGUF file carries.
+"""Strings ⇄ token ids, with the vocabulary in a GGUF file.
 
-Byte-pair encoding over Unicode characters, spaces written as '▁', characters without a token spelled as bytes. Special
-tokens are found by text and type, never by number, because small vocabularies number them otherwise. Text is plain
-text unless the caller says that special tokens may be recognised in it. Nothing adds a `<bos>` by itself.
+Byte-pair encoding over Unicode characters; spaces become '▁', and characters without a token are spelled as bytes.
+Special tokens are found by text and type, never by id, because small vocabularies number them differently. Text is
+plain unless the caller allows special tokens in it. `<bos>` is never added automatically.
 """
 
 import re
@@ -18,7 +18,7 @@ from wgemma.text.vocabulary import Memo, Vocabulary
 
 SPACE = "▁"
 STOP_TEXTS = ("<eos>", "<turn|>", "<|tool_response>")  # each ends the model's turn
-# What the reply parser must see of the model's output; other special tokens are silent there.
+# Special tokens the reply parser needs to see; the others are dropped from the model's output.
 MARKUP = frozenset(
     ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>')
 )
@@ -51,7 +51,7 @@ class Tokenizer:
         self._symbols = Memo(partial(_symbol, vocabulary), _CACHED_CHARACTERS)
         self._merges = Merges(vocabulary.join, len(merges))
         self._cache: dict[str, list[int]] = {}
-        # A stop token is one of the texts that end a turn, or what the file says; `</s>` is ordinary text here.
+        # Stop tokens are those that end a turn and those the file lists; `</s>` is ordinary text here.
         ends = {self.special[text] for text in STOP_TEXTS if text in self.special}
         self.stop_ids = frozenset(ends | {i for i in stop_ids if 0 <= i < len(tokens)})
 
@@ -68,14 +68,14 @@ class Tokenizer:
         def column(key: str, kind: type) -> Sequence[Any]:
             value = metadata.get(f"tokenizer.ggml.{key}")
             if not isinstance(value, Sequence) or isinstance(value, str) or (value and not isinstance(value[0], kind)):
-                raise GgufError(f"{name}: the vocabulary's tokenizer.ggml.{key} is missing or of the wrong type.")
+                raise GgufError(f"{name}: the vocabulary's tokenizer.ggml.{key} is missing or has the wrong type.")
             return value
 
         model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-        # Ollama writes "llama" for what is byte-pair encoding all the same.
+        # Ollama writes "llama", although it is byte-pair encoding all the same.
         known = "gemma4" in (model, pre) or str(metadata.get("general.architecture", "")).startswith("gemma4")
         if not known:
-            raise GgufError(f"{name}: its tokenizer is {model!r:.80}/{pre!r:.80}; wgemma knows Gemma 4's only.")
+            raise GgufError(f"{name}: its tokenizer is {model!r:.80}/{pre!r:.80}; wgemma supports only Gemma 4's.")
         tokens, types, merges = column("tokens", str), column("token_type", int), column("merges", str)
         if not tokens or len(tokens) != len(types):
             raise GgufError(f"{name}: the vocabulary has {len(tokens)} tokens but {len(types)} token types.")
@@ -107,9 +107,9 @@ class Tokenizer:
         return self.encode_segments([(text, special)])
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
-        """The ids of (text, trusted) segments in a row: special tokens are recognised in trusted text only.
+        """The ids of consecutive (text, trusted) segments; special tokens are recognised in trusted text only.
 
-        Plain text is joined across segments before it is merged, so a harmless prompt gives the ids of its whole text.
+        Plain text is joined across segments before merging, so a harmless prompt gives the ids of its whole text.
         """
         ids: list[int] = []
         plain: list[str] = []
@@ -125,7 +125,7 @@ class Tokenizer:
         return ids
 
     def _cut(self, text: str) -> Iterator[tuple[str, int]]:
-        """Pieces of plain text (−1) and special tokens (their id), the longest special token at each place."""
+        """Splits into plain text (−1) and special tokens (their id), the longest at each position."""
         start = position = 0
         while found := self._special_start.search(text, position):
             position = found.start()
@@ -143,7 +143,7 @@ class Tokenizer:
             yield text[start:], -1
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
-        """Appends the ids of text that holds no special token, word by word."""
+        """Appends the ids of text without special tokens, word by word."""
         if not text.isascii():
             text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
         cache, extend = self._cache, ids.extend
@@ -167,16 +167,16 @@ class Tokenizer:
         return spelled
 
     def _spell(self, character: str) -> list[int]:
-        """A character that is no token, as one token per UTF-8 byte."""
+        """A character without a token, as one token per UTF-8 byte."""
         ids = [self._byte_ids[byte] for byte in character.encode()]
         if min(ids) >= 0:
             return ids
         if "<unk>" in self.special:
             return [self.special["<unk>"]]
-        raise GgufError(f"this vocabulary can neither spell {character!r} nor say <unk>.")
+        raise GgufError(f"this vocabulary cannot spell {character!r} and has no <unk>.")
 
     def forget(self) -> None:
-        """Empties the caches, for measurements that must not be helped by what came before."""
+        """Empties the caches, for measurements that must start cold."""
         self._cache.clear()
         self._symbols.clear()
         self._vocabulary.forget()
@@ -185,7 +185,7 @@ class Tokenizer:
     # -- ids to strings
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of `ids`; special tokens appear as their text unless they are to be skipped."""
+        """The text of `ids`; special tokens appear as text unless `skip_special` is set."""
         stream = self.stream(keep=() if skip_special else None)
         return "".join([*map(stream.push, ids), stream.finish()])
 
@@ -197,7 +197,7 @@ class Tokenizer:
     # -- construction
 
     def _find_bytes(self) -> "array[int]":
-        """The id of the token for each byte value, −1 where there is none. Ollama types them as normal tokens."""
+        """The token id for each byte value, −1 if there is none. Ollama marks them as normal tokens."""
         return array("i", (self._vocabulary.id(f"<0x{value:02X}>") for value in range(256)))
 
 
@@ -206,36 +206,36 @@ def _string_array(strings: Sequence[str]) -> StringArray:
 
 
 def _symbol(vocabulary: Vocabulary, character: str) -> int:
-    """What a character begins as: the id of its token, or its number inverted where it has none."""
+    """A character's initial symbol: the id of its token, or its inverted code point if it has none."""
     found = vocabulary.id(character)
     return found if found >= 0 else ~ord(character)
 
 
 def _possible_bridges(tokens: list[bytes]) -> list[bytes]:
-    """Those among many tokens that could matter to `_word_pattern`: '▁' behind something, or a newline."""
+    """The tokens that could matter to `_word_pattern`: those with '▁' after something, or with a newline."""
     return [token for token in tokens if token.rfind(_SPACE_UTF8) > 0 or _NEWLINE in token]
 
 
 def _word_pattern(tokens: Iterable[str]) -> "re.Pattern[str]":
-    """Cuts text into words that no token of this vocabulary can bridge, so that each may be merged alone and cached.
+    """Splits text into words that no token of this vocabulary can bridge, so that each can be merged alone and cached.
 
-    A word ends before a run of '▁' unless some token has '▁' behind the character that stands there (the real
-    vocabulary has one: `>▁</`), and on both sides of a run of newlines unless some token mixes these with other text.
+    A word ends before a run of '▁', unless some token has '▁' after the character before it (the real vocabulary has
+    one: `>▁</`), and on both sides of a run of newlines, unless some token mixes them with other text.
     """
-    border = "\ud800"  # no token holds half a surrogate pair
+    border = "\ud800"  # no token contains half a surrogate pair
     every = border.join(tokens)
     bridges = {match[0] for match in re.findall(f"[^{SPACE}{border}]{SPACE}", every)}
     mixes_newlines = re.search(f"\n[^\n{border}]|[^\n{border}]\n", every) is not None
     newline = "" if mixes_newlines else r"\n"
     inner = f"[^{SPACE}{newline}]+"
     if bridges:
-        # Possessive, because a plain repetition would remember every turn of it.
+        # Possessive, because a plain repetition would remember every iteration.
         inner = f"(?:{inner}|(?<=[{re.escape(''.join(sorted(bridges)))}]){SPACE}+)++"
     return re.compile(f"{SPACE}*{inner}|{SPACE}+" + ("" if mixes_newlines else r"|\n+"))
 
 
 class StreamDecoder:
-    """Turns ids into text as they come and never lets half a UTF-8 character out."""
+    """Turns ids into text as they arrive, never emitting half a UTF-8 character."""
 
     def __init__(
         self, tokens: Sequence[str], byte_values: dict[int, int], special: frozenset[int], silent: frozenset[int]
@@ -247,7 +247,7 @@ class StreamDecoder:
         self._pending = bytearray()
 
     def push(self, token_id: int) -> str:
-        """The text that is certain now that `token_id` has come."""
+        """The text that is certain after `token_id`."""
         byte = self._byte_values.get(token_id)
         if byte is not None:
             self._pending.append(byte)
@@ -262,21 +262,21 @@ class StreamDecoder:
 
     @property
     def pending(self) -> bool:
-        """Whether bytes wait for the rest of their character."""
+        """Whether bytes are waiting for the rest of their character."""
         return bool(self._pending)
 
     def finish(self) -> str:
-        """What is left at the end: bytes that never became a character show as replacement characters."""
+        """What is left at the end: incomplete bytes become replacement characters."""
         text = self._pending.decode(errors="replace")
         self._pending.clear()
         return text
 
     def _complete(self) -> str:
-        """The characters at the front of the pending bytes that no further byte can change."""
+        """The leading characters of the pending bytes that no further byte can change."""
         try:
             text = self._pending.decode()
         except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data":  # the rest may still come
+            if error.reason == "unexpected end of data":  # the rest may still arrive
                 text = self._pending[: error.start].decode(errors="replace")
                 del self._pending[: error.start]
                 return text

@@ -1,8 +1,8 @@
-"""Which token a text is, and what two tokens join to, looked up in the file's own bytes.
+"""Which token a text is, and what two tokens merge to, looked up in the file's own bytes.
 
-A prompt asks for a few thousand of half a million merges, so none is taken apart beforehand: an index tells by a text's
-hash where in its array the text may stand, and what stands there is compared. Beside a string this keeps some 8 bytes,
-a dict would keep a hundred; and loading does not wait for three look-ups per merge.
+A prompt needs a few thousand of half a million merges, so none is parsed beforehand: an index maps a text's hash to the
+places in the array where the text may be, and the bytes there are compared. This takes about 8 bytes per string, where
+a dict would take a hundred, and loading does not wait for three look-ups per merge.
 """
 
 from array import array
@@ -19,7 +19,7 @@ _HOT_TEXTS = 1 << 14
 
 
 class Memo(dict[K, V]):
-    """Answers by question; what is not known yet is asked of `answer`. Starts anew when it has grown to `most`."""
+    """A cache of `answer`, emptied whenever it reaches `most` entries."""
 
     def __init__(self, answer: Callable[[K], V], most: int) -> None:
         self._answer = answer
@@ -33,7 +33,7 @@ class Memo(dict[K, V]):
 
 
 class Index:
-    """Finds strings in an array of many. `seen` is shown them all as they pass, because reading them takes time."""
+    """Finds strings in a large array. `seen` gets every batch along the way, because reading them all takes time."""
 
     def __init__(self, strings: StringArray, seen: Callable[[list[bytes]], None] = lambda batch: None) -> None:
         self._data, self._starts = strings.data, strings.starts
@@ -41,19 +41,19 @@ class Index:
         for batch in strings.batches():
             hashes.extend(map(hash, batch))
             seen(batch)
-        # The strings of one slot are a chain of places: 1 is the first string's, 0 the end of the chain.
+        # The strings of a slot form a chain of places: 1 is the first string, 0 ends the chain.
         self._mask = mask = (1 << len(strings).bit_length()) - 1
         self._first = first = array("I", bytes(4 * (mask + 1)))
         self._next = following = array("I", bytes(4 * (len(strings) + 1)))
         place = len(strings)
-        for value in reversed(hashes):  # backwards, so that the first of equal strings comes first in its chain
+        for value in reversed(hashes):  # backwards, so that the first of equal strings leads its chain
             slot = value & mask
             following[place] = first[slot]
             first[slot] = place
             place -= 1
 
     def find(self, text: bytes) -> int:
-        """Where `text` stands first in the array, −1 if it does not."""
+        """The first index of `text` in the array, −1 if it is not there."""
         place = self._first[hash(text) & self._mask]
         while place:
             if self._data[self._starts[place - 1] + 8 : self._starts[place]] == text:
@@ -63,7 +63,7 @@ class Index:
 
 
 class Vocabulary:
-    """Tokens and the merges between them, as a file lists them. `seen` is shown all tokens."""
+    """Tokens and merges, as a file lists them. `seen` gets every batch of tokens."""
 
     def __init__(self, tokens: StringArray, merges: StringArray, seen: Callable[[list[bytes]], None]) -> None:
         self._texts = Memo(tokens.utf8, _HOT_TEXTS)
@@ -71,20 +71,20 @@ class Vocabulary:
         self._ranks = Index(merges)
 
     def id(self, text: str) -> int:
-        """The id of a token, the first of equals; −1 for any other text."""
+        """The id of a token, the first if there are several; −1 if there is none."""
         return self._ids.find(text.encode())
 
     def join(self, left: int, right: int) -> tuple[int, int] | None:
-        """The rank of the merge of two tokens and the id of what it makes; None where no merge is listed, or one that
-        makes no token."""
+        """The rank of the merge of two tokens and the resulting id; None if there is no such merge, or it makes no
+        token."""
         before, after = self._texts[left], self._texts[right]
         joined = self._ids.find(before + after)  # first, because most pairs make no token
         if joined < 0:
             return None
         rank = self._ranks.find(before + b" " + after)
-        # In the file a merge's left part ends at the first space that has something before it.
+        # In the file, a merge's left part ends at the first space that is not its first character.
         return (rank, joined) if rank >= 0 and before and _SPACE not in before[1:] else None
 
     def forget(self) -> None:
-        """Empties the cache of tokens' texts."""
+        """Empties the cache of token texts."""
         self._texts.clear()
