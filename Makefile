@@ -1,4 +1,4 @@
-# Three commands are all there is to know: `make chat`, `make app` and `make test`.
+# You only need three commands: `make chat`, `make app` and `make test`.
 
 BIN := .venv/bin
 PYTHON ?= python3
@@ -7,14 +7,14 @@ PYODIDE := src/wgemma/web/pyodide/NOTICE.txt
 .PHONY: help chat app test test-all lint fuzz screenshots
 
 help:
-	@echo "make chat      set up, then chat with the default model"
+	@echo "make chat      set up, then chat with the tiny model"
 	@echo "make app       set up, then serve the web page"
 	@echo "make test      set up, then lint and run the tests"
 	@echo "make test-all  the same, with the slow tests"
 	@echo "make fuzz      throw mutated files at the readers (SEED=1 COUNT=200000)"
 
-# Without a terminal there is nobody to chat with: one sample prompt is answered. With one, the chat is a job of its own,
-# so that a Ctrl-C that stops an answer does not also end make.
+# Without a terminal, answer one sample prompt. With one, run the chat as a separate job, so that Ctrl-C stops an answer
+# without ending make.
 chat: .venv/.run
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; $(BIN)/wgemma run; \
 	else echo "Hello! What can you do?" | $(BIN)/wgemma run --max-tokens 128; fi
@@ -22,8 +22,8 @@ chat: .venv/.run
 app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
 
-# Two at a time, each with one thread of a software adapter. The browser's tests run by themselves: Playwright keeps an
-# event loop going, and others make their own. They go by whole files, whose tests share a page.
+# Two workers, each with one thread of a software adapter. The browser tests run separately, because Playwright keeps an
+# event loop running and other tests start their own. They are distributed by file, because a file's tests share a page.
 PYTEST := LP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal -m "not slow" --ignore tests/browser
@@ -46,16 +46,16 @@ COUNT ?= 200000
 fuzz: .venv/.dev
 	$(BIN)/python tests/gguf_fuzzer.py --seed $(SEED) --count $(COUNT)
 
-# The pictures in the README.
+# The screenshots in docs/img.
 screenshots: .venv/.dev $(PYODIDE)
 	$(BIN)/python tools/screenshots.py
 
-# Python for the page: in wheels it is inside, in a clone it is fetched.
+# Python for the page: wheels include it, a clone downloads it.
 $(PYODIDE): tools/fetch_pyodide.py | .venv/.run
 	@$(BIN)/python tools/fetch_pyodide.py
 	@touch $@
 
-# What users need, and what makers need on top. The stamps make the second time quick.
+# What users need, and what developers need on top. The stamp files make the second run fast.
 .venv/.run: pyproject.toml tools/setup.sh tools/find_adapter.py
 	@sh tools/setup.sh "$(PYTHON)" .
 	@touch $@

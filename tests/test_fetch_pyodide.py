@@ -60,7 +60,7 @@ def test_a_registry_out_of_reach_is_a_sentence(
     fetcher: ModuleType, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("npm_config_registry", registry)
-    with pytest.raises(SystemExit, match=r"could not be fetched from .* try again\.$"):
+    with pytest.raises(SystemExit, match=r"could not be downloaded from .* try again\.$"):
         fetcher.fetch(tmp_path / "out")
 
 

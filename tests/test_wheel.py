@@ -135,7 +135,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_without_a_network_is_refused_in_a_sentence(unpacked: Path, tmp_path: Path) -> None:
     built = build("wheel", unpacked, tmp_path, npm_config_registry="http://127.0.0.1:9")
     assert built.returncode != 0
-    assert "Pyodide could not be fetched" in built.stderr
+    assert "Pyodide could not be downloaded" in built.stderr
     assert "Traceback" not in built.stderr
     assert not list(tmp_path.iterdir())
 

@@ -1,8 +1,8 @@
-"""Brings Pyodide, Python for web pages, to src/wgemma/web/pyodide: one pinned npm package, checked by its hash.
+"""Downloads Pyodide, Python for web pages, to src/wgemma/web/pyodide: one pinned npm package, verified by its hash.
 
 Only the files the page needs are kept, with a notice of their licences. The Makefile and the wheel's build hook run
-this; it needs nothing but the standard library. The npm registry is the public one unless npm's own settings
-(npm_config_registry, or a registry line in ~/.npmrc) name another: wherever the bytes come from, the hash decides.
+this; it needs only the standard library. It uses the public npm registry unless npm's own settings
+(npm_config_registry, or a registry line in ~/.npmrc) name another; wherever the bytes come from, the hash decides.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ SHA512 = (
     "d18bd7c4485f11da4b7dbfd790cd8114078c44eab488c517d9bcf31fda4eb6dc"
     "8c716930abe1db139bb2b860fcd8b37bcb6abe48dbe2ffa579244b0e943d91d4"
 )
-# The SHA-256 of each file tells whether a folder from earlier is still what it should be.
+# The SHA-256 of each file, to check an existing folder.
 FILES = {
     "pyodide.mjs": "6f1d60f7bf529beb300f0f47983c921d3982363640ba20af0e38efdddbc66109",
     "pyodide.asm.mjs": "f7cdc8ece80678ceb712f8e65ebe6d3a83203a180c399865f49612a051693635",
@@ -50,7 +50,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "src" / "wgemma" / "web" / "py
 
 
 def registry() -> str:
-    """The npm registry to ask, as npm itself would choose it: the environment, the user's file, the public one."""
+    """The npm registry, chosen as npm would: from the environment, the user's file, or the public one."""
     settings = {name.lower(): value for name, value in os.environ.items()}
     if chosen := settings.get("npm_config_registry"):
         return chosen.rstrip("/")
@@ -61,7 +61,7 @@ def registry() -> str:
 
 
 def download() -> bytes:
-    """The package's bytes, or a sentence."""
+    """The package's bytes; exits with a message if it cannot be downloaded."""
     url = f"{registry()}/pyodide/-/pyodide-{VERSION}.tgz"
     try:
         with urlopen(url, timeout=60) as answer:
@@ -69,12 +69,12 @@ def download() -> bytes:
     except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         sys.exit(
-            f"Pyodide could not be fetched from {url}: {reason}. The page needs it once; go online, or name a mirror "
-            "of the npm registry in npm_config_registry, and try again."
+            f"Pyodide could not be downloaded from {url}: {reason}. The page needs it once; go online, or set "
+            "npm_config_registry to a mirror of the npm registry, and try again."
         )
     if hashlib.sha512(data).hexdigest() != SHA512:
         sys.exit(
-            f"What {url} sent is not Pyodide {VERSION}: its hash is another. Nothing was kept; try again, or set "
+            f"{url} is not Pyodide {VERSION}: its hash is different. Nothing was kept; try again, or set "
             "npm_config_registry to a registry you trust."
         )
     return data
@@ -91,7 +91,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def fetch(folder: Path = FOLDER) -> bool:
-    """Makes `folder` whole; says whether anything had to be brought. It appears complete or not at all."""
+    """Downloads into `folder` unless it is complete; returns whether it did. It appears complete or not at all."""
     if is_whole(folder):
         return False
     data = download()
@@ -104,7 +104,7 @@ def fetch(folder: Path = FOLDER) -> bool:
         made.mkdir()
         for name in FILES:
             member = package.extractfile(f"package/{name}")
-            assert member is not None  # the hash says so
+            assert member is not None  # guaranteed by the hash
             (made / name).write_bytes(member.read())
         (made / "NOTICE.txt").write_text(NOTICE, "utf-8")
         shutil.rmtree(folder, ignore_errors=True)

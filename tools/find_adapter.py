@@ -1,4 +1,4 @@
-"""Exits with 0 when some WebGPU adapter answers."""
+"""Exits with 0 if there is a WebGPU adapter."""
 
 import sys
 
@@ -6,6 +6,6 @@ try:
     from wgemma.gpu.native import adapters
 
     sys.exit(0 if adapters() else 1)
-except Exception as trouble:  # a library that cannot be loaded means the same: no adapter
-    print(f"WebGPU is out of reach: {trouble}", file=sys.stderr)
+except Exception as trouble:  # a library that cannot be loaded means no adapter, too
+    print(f"WebGPU is not available: {trouble}", file=sys.stderr)
     sys.exit(1)

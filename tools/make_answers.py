@@ -1,4 +1,4 @@
-"""Writes src/wgemma/engine/answers.json: what the kernels must answer to every problem of the self-test.
+"""Writes src/wgemma/engine/answers.json: the right answer to every problem of the kernel self-test.
 
     python tools/make_answers.py
 
@@ -26,11 +26,11 @@ from wgemma.reference.twins import Row
 
 Array = NDArray[Any]
 TARGET = Path(__file__).resolve().parent.parent / "src/wgemma/engine/answers.json"
-MARGIN = 1e-3  # how near a drawn token may be to another one, as a share of the whole
+MARGIN = 1e-3  # how close a drawn token may be to another one, as a share of the whole
 
 
 def main() -> str:
-    """All answers as JSON, a problem to a line."""
+    """All answers as JSON, one problem per line."""
     answers = {problem.answer: [_folded(output) for output in _solve(problem)] for problem in sorted(every_problem())}
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(told)}" for name, told in answers.items()) + "\n}\n"
 
@@ -40,7 +40,7 @@ def _folded(output: Array) -> list[float]:
 
 
 def every_problem() -> Iterator[Problem]:
-    """What any model could call for."""
+    """Every problem any model could need."""
     for kind in PLANES:
         for columns in (period for period in given.PERIODS if period % BY_NAME[kind].elements == 0):
             for source, then, _ in given.MATVEC_USES:

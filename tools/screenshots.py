@@ -1,7 +1,7 @@
-"""Pictures of the page for the README: `make screenshots` writes docs/img.
+"""Screenshots of the page: `make screenshots` writes docs/img.
 
-The real app in a real Chromium, with the embedded model loaded. What is said in the pictures was written for them
-and is brought in as a user would: by importing a file of chats.
+Uses the real app in a real Chromium, with the embedded model loaded. The conversations were written for the screenshots
+and are imported from a file of chats, as a user would do it.
 """
 
 import io
@@ -109,7 +109,7 @@ CHATS = [
 
 @contextmanager
 def running_app() -> Iterator[str]:
-    """`wgemma app`, offering the embedded model alone."""
+    """`wgemma app`, offering only the embedded model."""
     command = [sys.executable, "-m", "wgemma", "app", "--no-open", "--port", "0"]
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "OLLAMA_MODELS": empty}
@@ -146,7 +146,7 @@ def bring(page: Page, chats: list[dict[str, Any]], title: str) -> None:
 
 
 def teach(page: Page) -> None:
-    """Begins a training that is long enough for a curve."""
+    """Starts a training run long enough for a curve."""
     lines = "\n".join(json.dumps({"prompt": asked, "completion": said}) for asked, said in LESSONS)
     page.get_by_test_id("finetune").click()
     for name, value in {"epochs": 2, "lr": 0.002, "rank": 4, "seq": 32, "batch": 1}.items():
@@ -158,7 +158,7 @@ def teach(page: Page) -> None:
 
 
 def shoot(page: Page, name: str, top: bool = False) -> None:
-    """A picture of what is in sight, or of the beginning of the conversation, once everything stands still."""
+    """A screenshot of what is visible, or of the start of the conversation, once nothing moves."""
     page.mouse.move(1275, 400)
     page.evaluate("(top) => { if (top) document.querySelector('#scroller').scrollTop = 0 }", top)
     page.wait_for_timeout(50 if name == "loading" else 400)

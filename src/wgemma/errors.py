@@ -1,26 +1,26 @@
-"""Everything wgemma raises on purpose. Each message is a sentence to a person and says what to do next."""
+"""The errors wgemma raises on purpose. Each message is written for the user and says what to do next."""
 
 
 class Error(Exception):
-    """The root of all errors a user of wgemma may meet."""
+    """The base class of all errors wgemma raises for its users."""
 
 
 class GgufError(Error):
-    """A file is not the GGUF it should be. The message carries the byte offset and the reason."""
+    """A file is not a valid GGUF. The message has the byte offset and the reason."""
 
 
 class CutOff(GgufError):
-    """A GGUF that ends before its own header says it should."""
+    """A GGUF is truncated: it ends before its header says it should."""
 
 
 class SourceError(Error):
-    """Bytes could not be had: a missing file, a server that does not answer, a range outside the file."""
+    """Bytes cannot be read: a missing file, a server that does not respond, a range outside the file."""
 
 
 class StoreError(Error):
-    """A name, manifest or blob of the Ollama store cannot be used.
+    """A name, manifest or blob in the Ollama store cannot be used.
 
-    `reason` is one word for machines: not_found, invalid_name, missing_blob, bad_manifest, invalid_digest,
+    `reason` is a code for programs: not_found, invalid_name, missing_blob, bad_manifest, invalid_digest,
     no_model_layer, unsupported_architecture, unsupported_format, bad_digest.
     """
 
@@ -30,19 +30,19 @@ class StoreError(Error):
 
 
 class TemplateError(Error):
-    """Messages or tools that cannot be rendered into a prompt."""
+    """Messages or tools cannot be rendered into a prompt."""
 
 
 class ModelError(Error):
-    """A file that cannot be run: another architecture, a key or tensor that is missing or does not fit the others."""
+    """A model cannot be run: wrong architecture, or a key or tensor that is missing or does not fit the others."""
 
 
 class AdapterError(Error):
-    """An adapter that cannot be used: damaged, of another kind, or made for another model."""
+    """An adapter cannot be used: damaged, of an unsupported kind, or made for another model."""
 
 
 class MediaError(Error):
-    """A picture or a sound that cannot be read: damaged, too large, of another kind, or not there."""
+    """An image or sound cannot be read: damaged, too large, of an unsupported kind, or missing."""
 
 
 class DeviceError(Error):
@@ -50,19 +50,19 @@ class DeviceError(Error):
 
 
 class DeviceLost(DeviceError):
-    """The GPU went away: a driver reset, a closed lid, a device that was closed."""
+    """The GPU was lost: a driver reset, a closed lid, a closed device."""
 
 
 class OutOfMemory(DeviceError):
-    """The GPU has no room for what was asked. The message names the numbers."""
+    """The GPU is out of memory. The message has the numbers."""
 
 
 class ContextOverflow(Error):
-    """More tokens than the context holds."""
+    """More tokens than fit in the context."""
 
 
 class SettingsError(Error):
-    """A setting outside its range, or one that does not exist."""
+    """A setting is out of range or does not exist."""
 
 
 class BadLogits(Error):
@@ -70,12 +70,12 @@ class BadLogits(Error):
 
 
 class SessionError(Error):
-    """A session that cannot go on, or a saved one that does not fit."""
+    """A session cannot continue, or a saved one does not fit the model."""
 
 
 class DataError(Error):
-    """Examples that cannot be trained on. The message lists the bad lines by their numbers."""
+    """Examples cannot be trained on. The message lists the bad lines by number."""
 
 
 class TrainingError(Error):
-    """A training that cannot go on: a loss that is no number, a checkpoint that cannot be written or does not fit."""
+    """Training cannot continue: the loss is not finite, or a checkpoint cannot be written or does not fit."""

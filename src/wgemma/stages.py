@@ -1,4 +1,4 @@
-"""Where the time of a load goes: its stages, one after the other."""
+"""Where load time goes, stage by stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class Stage:
 
 
 class Stages:
-    """`begin` ends the stage before, and goes on with one of that name if there was; `done` are those that are over."""
+    """`begin` ends the current stage and starts or resumes the named one; `done` lists the finished ones."""
 
     def __init__(self) -> None:
         self.done: list[Stage] = []
@@ -26,7 +26,7 @@ class Stages:
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """A stage in the midst of another, which goes on after it."""
+        """A nested stage; the outer one resumes afterwards."""
         outer = self._name
         self.begin(name)
         try:

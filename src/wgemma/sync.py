@@ -1,7 +1,7 @@
-"""The plain face of async code: drives a coroutine whose awaits all complete on the spot.
+"""The sync API over async code: drives a coroutine whose awaits all complete immediately.
 
-Natively every await inside wgemma finishes by blocking or polling, so no event loop is needed and none is disturbed
-(a notebook's goes on running). In a web page only the async names are used.
+Natively, every await inside wgemma finishes by blocking or polling, so no event loop is needed and a running one (a
+notebook's) is not disturbed. A web page uses only the async names.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_driven = ContextVar("driven", default=False)  # true inside `run`, where nobody could answer a real await
+_driven = ContextVar("driven", default=False)  # true inside `run`, where a real await would never be resumed
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result, computed here and now."""
+    """Runs the coroutine to completion and returns its result."""
     token = _driven.set(True)
     try:
         coroutine.send(None)
@@ -25,11 +25,11 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         _driven.reset(token)
     coroutine.close()
-    raise RuntimeError("this coroutine waits for an event loop: use the async name of the function instead")
+    raise RuntimeError("this coroutine needs an event loop: use the async name of the function instead")
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """The items of an async iterator, one by one; leaving early closes it."""
+    """The items of an async iterator, one by one; breaking out of the loop closes it."""
     try:
         while True:
             try:
@@ -47,11 +47,11 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop drives this coroutine, so that a real await would be answered."""
+    """Whether an event loop drives this coroutine, so that a real await would be resumed."""
     return not _driven.get()
 
 
 async def breathe() -> None:
-    """Lets other tasks of a running event loop have their turn; in plain code, nothing."""
+    """Yields to other tasks of a running event loop; does nothing in sync code."""
     if in_event_loop():
         await asyncio.sleep(0)

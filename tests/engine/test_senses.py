@@ -202,7 +202,7 @@ def test_everything_encoded_is_given_back(media: Senses[bytes], towers: FakeTowe
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"type": "image"}, 'a part of type "image" holds none'),
+        ({"type": "image"}, 'a part of type "image" is empty'),
         ({"type": "video", "video": "x"}, "videos are not supported"),
         ({"type": "image", "image": b"", "budget": "much"}, "the budget of an image is 'much'"),
         (

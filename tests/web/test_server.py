@@ -205,7 +205,7 @@ def test_names_of_this_machine_are_answered(app: App, host: str) -> None:
 )  # fmt: skip
 def test_pages_of_other_origins_may_not_ask(app: App, origin: str) -> None:
     answer = app.ask("/models.json", origin=origin)
-    assert (answer.status, answer.body) == (403, b"Pages of other sites may not ask here.\n")
+    assert (answer.status, answer.body) == (403, b"Other sites may not use this server.\n")
 
 
 def test_our_own_page_may_ask(app: App) -> None:

@@ -1,1 +1,1 @@
-"""The page: its files, and what serves them or writes them out as a static site. None of this runs inside the page."""
+"""The page's files, and the code that serves or exports them. None of the Python here runs inside the page."""

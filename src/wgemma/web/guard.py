@@ -1,8 +1,8 @@
-"""Who may ask: this machine's own browser, from this very page. Wrapped around the whole server, errors included.
+"""Admits only this machine's browser, on this page. Wraps the whole server, including its errors.
 
-A server on loopback is within reach of every web page its user visits. Three checks keep them out: the Host must be an
-address we answer to (a name that an attacker points at 127.0.0.1 is not), the Origin must be our own, and what
-the browser says about the request's site must not be another one; following a link to the page itself is fine.
+Every web page a user visits can reach a server on loopback. Three checks keep them out: the Host must be one of ours (a
+name that an attacker points at 127.0.0.1 is not), the Origin must be our own, and Sec-Fetch-Site must not name another
+site, except to follow a link to the page itself.
 """
 
 import re
@@ -26,7 +26,7 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?")
 
 
 class Guard:
-    """An ASGI application that lets the right requests through to another, and adds the headers to every answer."""
+    """ASGI middleware that passes on legitimate requests and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
         self.app = app
@@ -34,7 +34,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # nothing here speaks anything else; the server answers for us
+            return  # only HTTP is supported; the server responds for us
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -44,24 +44,24 @@ class Guard:
         await (self._refusal(scope) or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is wrong with the request, as an answer."""
+        """The error response for a request that must be refused, else None."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         named = _HOST.fullmatch(host)
         reached = scope["server"][0].removeprefix("::ffff:")  # the address the browser connected to
         if named is None or (named[1] or named[2]) not in self.names | {reached}:
-            return PlainTextResponse("This server does not answer to that name.\n", 403)
+            return PlainTextResponse("This server does not answer to that host name.\n", 403)
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            return PlainTextResponse("Pages of other sites may not ask here.\n", 403)
+            return PlainTextResponse("Other sites may not use this server.\n", 403)
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _opens_the_page(scope, headers):
-            return PlainTextResponse("Pages of other sites may not ask here.\n", 403)
+            return PlainTextResponse("Other sites may not use this server.\n", 403)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("Everything here is read-only.\n", 405, {"Allow": "GET, HEAD"})
+            return PlainTextResponse("This server is read-only.\n", 405, {"Allow": "GET, HEAD"})
         return None
 
 
 def _opens_the_page(scope: Scope, headers: Headers) -> bool:
-    """Somebody followed a link: a window of its own, which the other page cannot look into."""
+    """Whether someone followed a link: that opens a window the other page cannot look into."""
     window = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return window and scope["path"] == "/"

@@ -1,6 +1,6 @@
-"""The models the page is offered: the embedded one first, then those of the Ollama store that it can run.
+"""The models offered to the page: the embedded one first, then those in the Ollama store that it can run.
 
-Each has an id, made from its name; requests are looked up by it, so no path ever comes from outside.
+Each has an id made from its name. Requests are looked up by id, so no path ever comes from outside.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from wgemma.files.ollama import Store
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
 
-# llama.cpp's numbers for how a file was quantised.
+# llama.cpp's ids for how a file was quantised.
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
     17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
 }  # fmt: skip
-# Names of sampling settings, in the store's params layers and in the page.
+# Sampling settings: name in the store's params layers → name in the page.
 SETTINGS = {
     "temperature": "temperature",
     "top_k": "topK",
@@ -36,7 +36,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One model: its file, and what models.json says of it."""
+    """One model: its file, and its entry in models.json."""
 
     path: Path
     id: str
@@ -55,19 +55,19 @@ class Offer:
         return f"models/{self.id}"
 
     def record(self) -> dict[str, Any]:
-        """What the page is told: facts to choose by, and the settings and system prompt the model came with."""
+        """The entry in models.json: facts to choose by, and the model's own settings and system prompt."""
         named = ("name", "url", "size", "quantisation", "parameters", "capabilities", "digest", "settings")
         record = {name: getattr(self, name) for name in named}
         return record | ({"system": self.system} if self.system else {}) | ({"embedded": True} if self.embedded else {})
 
 
 def embedded_offer() -> Offer | None:
-    """The model that comes with wgemma, if it did."""
+    """The model that comes with wgemma, if it is there."""
     return None if embedded_model() is None else _offer(locate(None), embedded=True)
 
 
 def stored_offers(store: Store) -> list[Offer]:
-    """Every Gemma 4 of the store, by name. What cannot be run is passed over."""
+    """Every Gemma 4 in the store, by name. Models that cannot be run are skipped."""
     offers = []
     for model in store.models():
         try:
@@ -80,7 +80,7 @@ def stored_offers(store: Store) -> list[Offer]:
 
 
 def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
-    """The offers in their order; of two whose names come out the same, the second goes by its hash."""
+    """The offers in order; if two names give the same id, the second one uses its hash."""
     table: dict[str, Offer] = {}
     for offer in offers:
         fresh = replace(offer, id=f"{offer.digest}.gguf") if offer.id in table else offer
@@ -92,7 +92,7 @@ def offer_of(target: str) -> Offer:
     """The model a user names: from the store, or a .gguf file."""
     files = locate(target)
     if not isinstance(files.model, Path):
-        raise SourceError(f"{target} is elsewhere on the web. Download it, and give the .gguf file.")
+        raise SourceError(f"{target} is on the web. Download it and pass the .gguf file.")
     return _offer(files)
 
 
@@ -103,13 +103,13 @@ def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
     stored = files.stored
     label = str(stored.details["quantization_level"]) if stored else ""
     name = files.name if stored or embedded else path.stem
-    # As `StoredModel.capabilities` has it, without reading the file again for every list.
+    # Same as `StoredModel.capabilities`, without reading the file again for every listing.
     manners = ["tools", "thinking"] if stored is None or stored.config.get("parser") == "gemma4" else []
     return Offer(
         path=path,
-        id=re.sub(r"[^A-Za-z0-9._-]", "-", name) + ".gguf",  # also fit for the name of a file
+        id=re.sub(r"[^A-Za-z0-9._-]", "-", name) + ".gguf",  # also a valid file name
         name=name,
-        # A blob of the store is named by its hash.
+        # A blob in the store is named by its hash.
         digest=path.name.removeprefix("sha256-").lower() if stored else _hash(path, stat.st_mtime_ns, stat.st_size),
         size=stat.st_size,
         quantisation=label if re.fullmatch(r"[A-Za-z0-9_.+-]{1,20}", label) else facts.quantisation,
@@ -118,7 +118,7 @@ def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
         settings={
             SETTINGS[name]: value
             for name, value in files.params.items()
-            if name in SETTINGS and isinstance(value, int | float) and abs(value) < 1e9  # neither NaN nor a riddle
+            if name in SETTINGS and isinstance(value, int | float) and abs(value) < 1e9  # no NaN, nothing absurd
         },
         system=files.system,
         embedded=embedded,
@@ -127,7 +127,7 @@ def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the file itself says. The senses are those whose towers are in it."""
+    """What the file itself says. `senses` are the towers it contains."""
 
     quantisation: str
     parameters: int
@@ -144,7 +144,7 @@ def _hash(path: Path, modified: int, size: int) -> str:
 def _facts(path: Path, modified: int, size: int) -> Facts:
     with Gguf.open(path) as gguf:
         if gguf.metadata.get("general.architecture") != "gemma4":
-            raise ModelError(f"{path.name} is not a gemma4 model, and those are all the page can run.")
+            raise ModelError(f"{path.name} is not a gemma4 model, and the page can run only those.")
         kind = gguf.metadata.get("general.file_type")
         label = FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
         senses = tuple(sense for sense, there in (("vision", has_vision), ("audio", has_audio)) if there(gguf))

@@ -1,6 +1,6 @@
-"""The engine as the page gets it: the installed package in a zip, without what only makes sense outside a page.
+"""The engine for the page: the installed package as a zip, without what is only useful outside a page.
 
-The same files give the same bytes, so the zip has one hash wherever it is made.
+The same files give the same bytes, so the zip has the same hash wherever it is made.
 """
 
 import io
@@ -15,7 +15,7 @@ LEFT_OUT = ("cli", "reference", "web")
 
 
 def package_files() -> list[Path]:
-    """The files of the package that travel to the page, in a fixed order."""
+    """The package's files for the page, in a fixed order."""
     return sorted(
         path
         for path in ROOT.rglob("*")
@@ -28,7 +28,7 @@ def make_package() -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in package_files():
-            entry = zipfile.ZipInfo(f"wgemma/{path.relative_to(ROOT).as_posix()}")  # dated 1980, as all of them
+            entry = zipfile.ZipInfo(f"wgemma/{path.relative_to(ROOT).as_posix()}")  # dated 1980, like all of them
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, path.read_bytes())

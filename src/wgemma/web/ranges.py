@@ -1,4 +1,4 @@
-"""HTTP's Range header for one file: `bytes=first-last`, `bytes=first-` or `bytes=-length`. Several are refused."""
+"""HTTP's Range header: `bytes=first-last`, `bytes=first-` or `bytes=-length`. Multiple ranges are refused."""
 
 import re
 
@@ -7,11 +7,11 @@ _HUGE = 1 << 63
 
 
 class Unsatisfiable(Exception):
-    """No byte of the file answers the request: status 416."""
+    """The range is not in the file: status 416."""
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """[start, stop) of the bytes asked for; None: all of them, because nothing was asked in a unit we know."""
+    """[start, stop) of the requested bytes; None means all of them: there is no header, or its unit is unknown."""
     if header is None or not header.lower().startswith("bytes="):
         return None
     match = _ONE_RANGE.fullmatch(header)
@@ -22,12 +22,12 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
         start, stop = size - min(last or 0, size), size
     else:
         start, stop = first, min(_HUGE if last is None else last + 1, size)
-    if start >= stop:  # past the end, nothing, or the wrong way round
+    if start >= stop:  # past the end, empty, or reversed
         raise Unsatisfiable
     return start, stop
 
 
 def _number(text: str) -> int | None:
-    """A number as written; one of more digits than any file has bytes is just huge."""
+    """The number; capped if it has more digits than any file size."""
     digits = text.lstrip("0")
     return None if not text else min(int(digits[:20] or "0"), _HUGE)

@@ -1,7 +1,7 @@
-"""The web server behind the page: Starlette, read-only, and only the addresses of two tables.
+"""The web server behind the page: Starlette, read-only, serving only the addresses in two tables.
 
 `/models.json` and `/models/<id>` come from the embedded model and the Ollama store, everything else from `Site`. Models
-are sent by HTTP Range, a piece at a time; whole ones are never in memory.
+are streamed with HTTP Range support; a whole one is never in memory.
 """
 
 import logging
@@ -29,7 +29,7 @@ PIECE = 1 << 20
 
 
 def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
-    """The application; `names` are the host names it answers to besides those of loopback."""
+    """The ASGI app; `names` are the host names it answers to besides loopback."""
     shelf = Shelf()
     site = Site([offer.record() for offer in shelf.embedded])
 
@@ -46,7 +46,7 @@ def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
         if address not in site.assets:
             return _nothing_here()
         body, digest = site.read(address)
-        # Always asked for again, seldom sent again: a new version shows at once.
+        # Revalidated every time but rarely sent again, so a new version shows at once.
         headers = {"Cache-Control": "no-cache", "ETag": f'"{digest}"'}
         if _is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -57,7 +57,7 @@ def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
 
 
 def serve(app: ASGIApp, listening: socket) -> None:
-    """Answers on that socket until a Ctrl-C or a signal ends it."""
+    """Serves on that socket until Ctrl-C or a signal."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -74,12 +74,12 @@ def serve(app: ASGIApp, listening: socket) -> None:
 
 class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off from here on is meant to be
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # connections cut from here on are intended
         super().handle_exit(sig, frame)
 
 
 class Shelf:
-    """The models on offer, by id. The store is looked through when the page asks for the list."""
+    """The models on offer, by id. The store is scanned when the page asks for the list."""
 
     def __init__(self) -> None:
         offer = embedded_offer()
@@ -87,16 +87,16 @@ class Shelf:
         self._by_id: dict[str, Offer] = {}
 
     def refresh(self) -> list[Offer]:
-        """All of them, the embedded one first."""
+        """All models, the embedded one first."""
         try:
             stored = stored_offers(Store.find())
-        except StoreError:  # a store that may not be read offers nothing
+        except StoreError:  # an unreadable store offers nothing
             stored = []
         self._by_id = by_id([*self.embedded, *stored])
         return list(self._by_id.values())
 
     def find(self, id: str) -> Offer | None:
-        """The model of that id, also one that has come since the list was asked for."""
+        """The model with that id, even if it was added after the list was made."""
         if id not in self._by_id:
             self.refresh()
         return self._by_id.get(id)
@@ -107,7 +107,7 @@ def _nothing_here() -> Response:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Whether the browser has what it asks for."""
+    """Whether the browser already has it."""
     known = request.headers.get("if-none-match", "")
     return known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
 
@@ -115,19 +115,19 @@ def _is_known(request: Request, etag: str) -> bool:
 def _send_model(request: Request, offer: Offer) -> Response:
     headers = {
         "Accept-Ranges": "bytes",
-        "Cache-Control": "no-store",  # the page keeps models in its own storage: once is enough
+        "Cache-Control": "no-store",  # the page saves models in its own storage
         "ETag": f'"{offer.digest}"',
     }
     if _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     wanted = request.headers.get("range")
     if request.method == "HEAD" or request.headers.get("if-range", headers["ETag"]) != headers["ETag"]:
-        wanted = None  # what is there is not what the page has the beginning of
+        wanted = None  # the page has the start of a different file
     try:
         asked = parse_range(wanted, offer.size)
     except Unsatisfiable:
         headers["Content-Range"] = f"bytes */{offer.size}"
-        return PlainTextResponse("The file has no such range; ask for one range within it.\n", 416, headers)
+        return PlainTextResponse("The file has no such range; request a single range within it.\n", 416, headers)
     start, stop = asked or (0, offer.size)
     if asked:
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{offer.size}"
@@ -139,7 +139,7 @@ def _send_model(request: Request, offer: Offer) -> Response:
 
 
 def _open(path: Path, size: int) -> BinaryIO | None:
-    """The file, if it is still the one that was listed."""
+    """The file, if it still has the size that was listed."""
     try:
         file = path.open("rb")
     except OSError:
@@ -151,7 +151,7 @@ def _open(path: Path, size: int) -> BinaryIO | None:
 
 
 class FilePiece(StreamingResponse):
-    """The bytes [start, stop) of a file, read as fast as they are taken. The file is closed however it ends."""
+    """Streams bytes [start, stop) of a file as fast as the client takes them, and always closes the file."""
 
     def __init__(self, file: BinaryIO, start: int, stop: int, headers: dict[str, str], status: int) -> None:
         super().__init__((), status, headers, "application/octet-stream")
@@ -165,6 +165,6 @@ class FilePiece(StreamingResponse):
             while left:
                 piece = await run_in_threadpool(file.read, min(left, PIECE))
                 if not piece:
-                    return  # the file was cut short under our hands; the server cuts the line, too: no false end
+                    return  # the file was truncated meanwhile; the server drops the connection, so this is noticed
                 left -= len(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": left > 0})

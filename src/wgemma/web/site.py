@@ -1,7 +1,7 @@
-"""What the page consists of: a table from address to content, the same bytes for the server and for --export.
+"""The contents of the site: a table from address to bytes, the same for the server and for --export.
 
 Addresses are relative to the site's root ("" is the page itself), so the site works under any path. The table is an
-allow-list: what is not in it does not exist, and no address is ever turned into a path.
+allow-list: anything else does not exist, and no address is ever turned into a path.
 """
 
 import base64
@@ -15,7 +15,7 @@ from typing import Any
 from wgemma.errors import Error
 from wgemma.web.package import ROOT, make_package, package_files
 
-# Folder by folder, what the browser may ask for.
+# The files the browser may request, by folder.
 ALLOWED = {
     "web": ("*.js", "*.d.ts", "*.css", "*.webmanifest"),
     "web/ui": ("*.js",),
@@ -23,7 +23,7 @@ ALLOWED = {
     "web/pyodide": ("*.mjs", "*.wasm", "*.zip", "*.json", "NOTICE.txt"),
     "gpu": ("*.js",),
 }
-# Address by address, the pages: each gets the policy written into it.
+# Address → page; each page gets the policy inserted.
 PAGES = {"": "index.html", "bench.html": "bench.html"}
 KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -39,7 +39,7 @@ KINDS = {
     ".webmanifest": "application/manifest+json",
     ".zip": "application/zip",
 }
-# The strictest policy under which Pyodide starts: everything from here, WebAssembly yes, eval no, nothing inline.
+# The strictest policy Pyodide starts under: everything from this origin, WebAssembly but no eval, nothing inline.
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self' 'wasm-unsafe-eval'",
@@ -53,17 +53,17 @@ POLICY = {
     "form-action": "'none'",
 }
 CSP = "; ".join(f"{name} {value}" for name, value in POLICY.items())
-# What only the page itself can be held to: text never becomes HTML (trusted.js says what may be a script's address).
+# For the page itself only: text never becomes HTML (trusted.js says which script URLs are allowed).
 PAGE_CSP = f"{CSP}; require-trusted-types-for 'script'; trusted-types default"
 
-# What a page needs to be there when its server is not. Types and notices are for people.
+# Not needed offline: types and notices are for people.
 _FOR_PEOPLE = (".d.ts", ".txt")
 _HOLE = b"const SHELL = null;"
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One thing to send: its media type, the files it is made of, and how."""
+    """One response: its media type, the files it is made from, and how to make it."""
 
     kind: str
     sources: Callable[[], Sequence[Path]]
@@ -78,15 +78,15 @@ class _Made:
 
 
 class Site:
-    """The table, and the hashes of what is in it. `models` are those that are part of the site itself."""
+    """The table, with a hash of every entry. `models` are those that are part of the site itself."""
 
     def __init__(self, models: Sequence[dict[str, Any]] = ()) -> None:
         self.models = list(models)
         self.assets = {path: _file(place) for path, place in _files().items()}
         if "pyodide/pyodide.mjs" not in self.assets:
             raise Error(
-                "Pyodide is missing, so the page has no Python. In a clone, `make app` fetches it; else install wgemma "
-                "again."
+                "Pyodide is missing, so the page has no Python. In a clone, `make app` downloads it; otherwise "
+                "reinstall wgemma."
             )
         self.assets |= {address: _page(ROOT / "web" / name) for address, name in PAGES.items()}
         self.assets["wgemma.zip"] = Asset(KINDS[".zip"], package_files, make_package)
@@ -95,7 +95,7 @@ class Site:
         self._known: dict[str, _Made] = {}
 
     def read(self, address: str) -> tuple[bytes, str]:
-        """What `address` has now, and its SHA-256: a file that changes on disk changes here too."""
+        """The current bytes of `address` and their SHA-256; a file that changes on disk changes here, too."""
         asset = self.assets[address]
         stamp = tuple((path, (stat := path.stat()).st_mtime_ns, stat.st_size) for path in asset.sources())
         known = self._known.get(address)
@@ -105,7 +105,7 @@ class Site:
         return known.data, known.digest
 
     def shell(self) -> dict[str, str]:
-        """Address → hash of everything the page needs to start, with the models that are part of the site."""
+        """Address → hash of everything the page needs to start, including the site's own models."""
         needed = (address for address in self.assets if address != "sw.js" and not address.endswith(_FOR_PEOPLE))
         shell = {address: _integrity(self.read(address)[1]) for address in sorted(needed)}
         return shell | {model["url"]: _integrity(model["digest"]) for model in self.models}
@@ -115,17 +115,17 @@ class Site:
         return [ROOT / "web" / "sw.js", *(path for asset in others for path in asset.sources())]
 
     def _with_shell(self, script: bytes) -> bytes:
-        """The service worker, told what to keep. Its own bytes change with any of it: that is how browsers notice."""
+        """The service worker with its file list. If a file changes, so do its bytes, which is how browsers notice."""
         files = self.shell()
         version = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         shell = json.dumps({"version": version, "files": files, "models": self.models}, indent=1)
         if script.count(_HOLE) != 1:
-            raise Error("web/sw.js has no place for the list of files. Install wgemma again.")
+            raise Error("web/sw.js has no place for the list of files. Reinstall wgemma.")
         return script.replace(_HOLE, f"const SHELL = {shell};".encode())
 
 
 def _files() -> dict[str, Path]:
-    """Every static file by its address; those of web/ and gpu/ lie at the root, the others in their folder."""
+    """Every static file by address; those in web/ and gpu/ are at the root, the others in their folder."""
     found = {}
     for folder, patterns in ALLOWED.items():
         place = ROOT / folder
@@ -144,13 +144,13 @@ def _page(path: Path) -> Asset:
 
 
 def _with_policy(path: Path) -> bytes:
-    """A page with the policy written into it, so that it holds on web servers that send no headers of ours, too."""
+    """A page with the policy in a meta tag, so that it also applies on web servers without our headers."""
     page = path.read_bytes()
     lines = f'''<head>
   <meta http-equiv="Content-Security-Policy" content="{PAGE_CSP}">
   <script src="trusted.js"></script>'''
     if page.count(b"<head>") != 1:
-        raise Error(f"web/{path.name} has no <head> to put the policy into. Install wgemma again.")
+        raise Error(f"web/{path.name} has no <head> to put the policy into. Reinstall wgemma.")
     return page.replace(b"<head>", lines.encode())
 
 
