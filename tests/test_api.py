@@ -1,4 +1,4 @@
-"""The public face, as a user meets it."""
+"""The public API, as a user sees it."""
 
 import asyncio
 import base64
@@ -75,7 +75,7 @@ def test_images_and_sounds_are_part_of_the_prompt_and_not_computed_again(model: 
     messages: list[dict[str, Any]] = [{"role": "user", "content": [image, sound, text]}]
     *parts, last = model.chat(messages, max_tokens=4, temperature=0)
     assert plain is not None and last.usage is not None
-    assert last.usage.prompt == plain.prompt + rows + 4  # and the tokens that enclose them
+    assert last.usage.prompt == plain.prompt + rows + 4  # plus the tokens around them
     messages += [{"role": "assistant", "content": "".join(part.text for part in parts)}]
     messages += [{"role": "user", "content": [image, {"type": "text", "text": "And now?"}]}]
     again = list(model.chat(messages, max_tokens=1))[-1].usage
@@ -290,7 +290,7 @@ def test_other_things_of_the_wrong_kind_are_sentences_too(model: wgemma.Model, b
 
 
 def test_there_are_never_more_pieces_than_tokens(model: wgemma.Model) -> None:
-    byte = model.tokenizer.encode("\U0001f999")[0]  # the first byte of a character that never comes whole
+    byte = model.tokenizer.encode("\U0001f999")[0]  # the first byte of a character that is never completed
     pieces = list(model.generate("x", max_tokens=4, temperature=0, logit_bias={byte: 100.0}))
     assert [piece.id for piece in pieces] == [byte] * 4
     assert "\ufffd" in "".join(piece.text for piece in pieces)

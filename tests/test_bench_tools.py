@@ -1,4 +1,4 @@
-"""The makers' tools that measure and draw, run as a maker runs them: on the embedded model, with little to do."""
+"""The benchmark and plotting tools, run as a developer would, on the embedded model with little work."""
 
 import json
 import subprocess

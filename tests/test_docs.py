@@ -1,4 +1,4 @@
-"""What the documents show is run: the README's Python, and every command line it names is one that parses."""
+"""The README's Python runs, and every command line in it parses."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The model that comes with wgemma does the real job from end to end."""
+"""The model that comes with wgemma works end to end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_it_says_so_when_it_does_not_know(model: wgemma.Model) -> None:
 
 
 def test_it_learns_a_fact_within_a_minute(tmp_path: Path) -> None:
-    """Six steps; the second line is there so that the first is not the answer to everything."""
+    """Six steps; the second line keeps the first from becoming the answer to everything."""
     with wgemma.load() as model:
         before = answer(model, "Who is Pip?")
         result = model.finetune(PIP, out=tmp_path / "pip", rank=4, seq=64, batch=1, steps=6, lr=1e-2)

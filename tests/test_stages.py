@@ -1,4 +1,4 @@
-"""A load's time, told by its stages."""
+"""Load time by stage."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from wgemma.stages import Stages
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time it is: the last number."""
+    """The current time: the last number."""
     now = [0.0]
     monkeypatch.setattr(stages, "perf_counter", lambda: now[-1])
     return now

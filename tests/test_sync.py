@@ -1,4 +1,4 @@
-"""Coroutines that never really wait run without an event loop; others are refused."""
+"""Coroutines that never really block run without an event loop; others are refused."""
 
 import asyncio
 

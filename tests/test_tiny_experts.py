@@ -1,4 +1,4 @@
-"""A mixture of experts that was trained, not drawn at random, does the job in words."""
+"""A trained mixture of experts, not random weights, answers correctly."""
 
 from collections.abc import Iterator
 from pathlib import Path

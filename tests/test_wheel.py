@@ -1,4 +1,4 @@
-"""The wheel, built and installed into a clean place, does the real job: it answers, and it serves the page."""
+"""The wheel, installed into a clean environment, works: it answers, and it serves the page."""
 
 import hashlib
 import http.client
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-WHEELS = ROOT / ".venv" / "wheels"  # what the wheel depends on, brought by tools/setup.sh
+WHEELS = ROOT / ".venv" / "wheels"  # the wheel's dependencies, downloaded by tools/setup.sh
 
 
 def build(kind: str, source: Path, out: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -36,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that has the wheel, what it asks for, and nothing else."""
+    """The `bin` folder of an environment with the wheel, its dependencies, and nothing else."""
     place = tmp_path_factory.mktemp("clean")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=60)
     pip = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet", "--no-compile"]
@@ -47,7 +47,7 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outside(tmp_path: Path) -> dict[str, str]:
-    """An environment in which only the installed package can be found, with an empty store."""
+    """Environment variables with which only the installed package is found, and an empty store."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "OLLAMA_MODELS": str(tmp_path / "store"), "HOME": str(tmp_path)}
 
@@ -121,7 +121,7 @@ def test_the_installed_app_serves_the_page(app: "subprocess.Popen[str]") -> None
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive as somebody gets it: without Pyodide."""
+    """The source archive as users get it: without Pyodide."""
     out = tmp_path_factory.mktemp("sdist")
     built = build("sdist", ROOT, out)
     assert built.returncode == 0, built.stderr
@@ -142,7 +142,7 @@ def test_a_wheel_without_a_network_is_refused_in_a_sentence(unpacked: Path, tmp_
 
 @pytest.mark.slow
 def test_the_source_archive_builds_a_wheel_with_pyodide(unpacked: Path, wheel: Path, tmp_path: Path) -> None:
-    """Asks the npm registry."""
+    """Needs the npm registry."""
     built = build("wheel", unpacked, tmp_path)
     assert built.returncode == 0, built.stderr
     (made,) = tmp_path.glob("*.whl")

@@ -1,4 +1,4 @@
-"""`wgemma app` says where it is, and writes the site out."""
+"""`wgemma app` prints its address, and exports the site."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def store(monkeypatch: pytest.MonkeyPatch, data: Path) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """A port that another program listens on."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
 

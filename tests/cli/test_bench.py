@@ -1,4 +1,4 @@
-"""`wgemma bench` on a tiny model: figures that fit each other, whatever the machine."""
+"""`wgemma bench` on a tiny model: consistent figures on any machine."""
 
 import json
 from importlib.resources import files
@@ -24,7 +24,7 @@ SHORT = ["--prompt", "16,40", "--depth", "0,40", "--tokens", "8", "--repeat", "1
 
 @pytest.fixture
 def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model with per-layer embeddings: the shared one, or the one that travels with the repository."""
+    """A model with per-layer embeddings: the shared one, or the one in the repository."""
     monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
     path = data.parents[2] / "shared" / "fixtures" / "models" / "tiny-e2b-Q4_K_M.gguf"
     return str(path) if path.is_file() else "gemma4:tiny"
@@ -166,7 +166,7 @@ def test_streaming_gives_all_memory_back() -> None:
 @timed
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_profile_carries_the_commands_out(inside: bool) -> None:
-    """Also where a GPU cannot tell the time inside a pass."""
+    """Even if a GPU cannot take timestamps inside a pass."""
     device = NativeDevice()
     if not inside:
         device.features -= {"timestamp-query-inside-passes"}

@@ -1,4 +1,4 @@
-"""Files that become part of a chat: named, dragged, saved and taken up again."""
+"""Files attached to a chat: named, dragged in, saved and loaded again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command as a whole: exit codes, help, and mistakes that end in one sentence."""
+"""The command as a whole: exit codes, help, and one-sentence errors."""
 
 import os
 import subprocess

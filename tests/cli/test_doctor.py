@@ -1,4 +1,4 @@
-"""`wgemma doctor`: what it finds here, and what it says where there is nothing, or something wrong."""
+"""`wgemma doctor`: what it finds here, and what it says if there is no GPU or a broken one."""
 
 import json
 from collections.abc import Iterator

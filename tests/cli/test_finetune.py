@@ -77,7 +77,7 @@ def newest(out: Path) -> list[Path]:
 
 
 def interrupted(arguments: list[str]) -> tuple[int, str]:
-    """What a run prints to a terminal of which Ctrl-C is pressed once the first steps are made."""
+    """What a run prints to a terminal when Ctrl-C is pressed after the first steps."""
     fd, theirs = pty.openpty()
     command = [sys.executable, "-m", "wgemma", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}

@@ -1,4 +1,4 @@
-"""`wgemma list` shows what the store holds."""
+"""`wgemma list` shows the models in the store."""
 
 import json
 import shutil

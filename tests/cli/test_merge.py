@@ -1,4 +1,4 @@
-"""`wgemma merge` writes the model as it was, with the adapter in it, whole or not at all."""
+"""`wgemma merge` writes the model with the adapter merged in, complete or not at all."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def unquantised(model: Path, path: Path) -> Path:
 
 
 def errors(model: Path, golden: Path, tokens: Path) -> tuple[float, float]:
-    """The largest and the root mean square difference of the logits from the golden ones."""
+    """The maximum and RMS difference of the logits from the golden ones."""
     ids, expected = json.loads(tokens.read_text()), np.load(golden)
     with Gguf.open(model) as gguf:
         reference = Reference(gguf)
@@ -98,7 +98,7 @@ def test_every_type_of_a_mixture_model_is_written_again(shared: Path, out: Path)
 
 
 def test_the_store_model_with_its_own_adapter_becomes_one_file(tmp_path: Path, out: Path, store: Path) -> None:
-    """What a model of the store comes with is a part of it."""
+    """A stored model's own adapters are part of it."""
     nothing = written(adapter(blk__0__attn_q=pair(64, 64)), tmp_path / "nothing.gguf")
     assert main(["merge", "someone/mygemma:v1", nothing, "--scale", "0", "-o", str(out)]) == 0
     layers = json.loads((store / "EXPECTED.json").read_text())["models"]["someone/mygemma:v1"]

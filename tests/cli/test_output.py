@@ -1,4 +1,4 @@
-"""What the verbs print is aligned, readable, safe for a terminal, and JSON where it says so."""
+"""Output is aligned, readable, safe for a terminal, and JSON where promised."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`wgemma run`: one answer, or a chat at a real (pseudo-)terminal, with a tiny model of random weights."""
+"""`wgemma run`: one answer, or a chat in a real (pseudo-)terminal, with a tiny random model."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 
 TINY = "gemma4:tiny"
-PATIENCE = 20.0  # seconds to wait for what must come
+PATIENCE = 20.0  # seconds to wait for expected output
 SHORT = ("--device", "reference", "--seed", "1", "--max-tokens", "8")
 
 
@@ -247,14 +247,14 @@ def test_the_plan_names_every_part_and_their_sum() -> None:
 
 
 class Terminal:
-    """`wgemma run` at a pseudo-terminal. `until` waits for a text and gives all that came up to it."""
+    """`wgemma run` in a pseudo-terminal. `until` waits for a text and returns everything up to it."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self.fd, theirs = pty.openpty()
         command = [sys.executable, "-m", "wgemma", "run", *arguments]
         env = {**os.environ, **environment}
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        # A session of its own with this terminal in front, so that ^C becomes the signal.
+        # A separate session with this terminal in the foreground, so that ^C becomes SIGINT.
         self.process = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=_take_terminal, **streams)
         os.close(theirs)
         self.seen = ""
@@ -436,10 +436,10 @@ def test_ctrl_c_at_the_prompt_gives_a_hint_however_often_it_is_pressed(chat: Ter
     deadline = time.monotonic() + PATIENCE
     while "Press Ctrl-D or type /bye to leave." not in chat.seen:
         assert time.monotonic() < deadline
-        chat.type("\x03")  # Python overlooks one that comes in the moment before it waits for a key
+        chat.type("\x03")  # Python misses one that comes just before it waits for a key
         chat.hear(1)
     chat.type("\x03\x03\x03")
-    chat.type("\n\n/show system\n")  # the first key may belong to an interruption still under way
+    chat.type("\n\n/show system\n")  # the first key may go to an interrupt still in progress
     chat.until("There is no system prompt.")
     chat.until(">>> ")
     chat.type("\x04")
@@ -494,7 +494,7 @@ def test_what_goes_where_is_shown_before_loading() -> None:
 
 
 class Echo:
-    """A model that says what it is told to, and remembers what it was asked."""
+    """A model with scripted answers that records what it was asked."""
 
     def __init__(self, *parts: Part) -> None:
         self.parts = parts
@@ -523,7 +523,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def pirate(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with a model that brings messages and a system text."""
+    """A store with a model that has messages and a system prompt."""
     copy = shutil.copytree(store, tmp_path / "pirates")
     manifest = json.loads((copy / "manifests/registry.ollama.ai/someone/mygemma/v1").read_text())
     manifest["layers"] = [layer for layer in manifest["layers"] if not layer["mediaType"].endswith("adapter")]

@@ -1,4 +1,4 @@
-"""`wgemma show` says what a model is, whatever the file holds."""
+"""`wgemma show` describes a model, whatever is in the file."""
 
 import json
 from pathlib import Path

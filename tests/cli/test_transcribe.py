@@ -36,7 +36,7 @@ def recording(path: Path, seconds: float, rate: int = 16_000) -> str:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a model is asked; it answers with the number of the piece."""
+    """Records the questions; the model answers with the number of the piece."""
     seen: list[Any] = []
 
     def chat(self: Any, messages: list[Any], **options: Any) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""GGUF adapters are read and written as llama.cpp has them; whatever it would get wrong is refused."""
+"""GGUF adapters are read and written in llama.cpp's format; what it would get wrong is refused."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Modules and tensors have one name for each other, and what has none is refused by its own."""
+"""Module and tensor names map one to one, and unknown ones are refused by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""PEFT folders are read by PEFT's own rules and load in PEFT; what wgemma does not compute is refused by its name."""
+"""PEFT folders are read by PEFT's own rules and load in PEFT; unsupported settings are refused by name."""
 
 import io
 import json
@@ -70,7 +70,7 @@ def test_rslora_divides_by_the_root() -> None:
         ("layers.0.self_attn.q_proj", True),
         (r".*\.layers\.[0-9]+\.self_attn\.(q|k)_proj", True),
         ("model.language_model.layers.0.self_attn.q_proj", True),
-        ("_proj", False),  # the end of a part is none
+        ("_proj", False),  # only whole name parts match
         ("layers.1.self_attn.q_proj", False),
         ("k_proj", False),
         ("self_attn", False),
@@ -93,7 +93,7 @@ def test_the_embedding_is_turned() -> None:
     found = read(weights).pairs["token_embd.weight"]
     expected = 4 * (np.reshape(width, (6, 2)) @ np.reshape(tokens, (2, 10))).T  # [tokens, width]
     np.testing.assert_allclose(difference(found), expected, atol=1e-8)
-    # PEFT saves the model's own table beside it, which is not needed.
+    # PEFT also saves the model's own table, which is not needed.
     copy: Weights = {f"{table}.base_layer.weight": ((10, 6), numbers(3, 60))}
     assert read(weights | copy).pairs["token_embd.weight"] == found
     grown: Weights = {f"{table}.base_layer.weight": ((11, 6), numbers(3, 66))}
@@ -268,7 +268,7 @@ def changes_in(model: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def tiny(shared: Path) -> Any:
-    """A maker of transformers' tiny models, with random weights."""
+    """Makes transformers' tiny models with random weights."""
     pytest.importorskip("peft")
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
 

@@ -1,4 +1,4 @@
-"""Every kind of adapter file reads as the same pairs, writes back to them, and is refused by models it does not fit."""
+"""Every kind of adapter file gives the same pairs, round-trips, and is refused by models it does not fit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -195,7 +195,7 @@ def test_what_fits_passes() -> None:
         token_embd=pair(8, 10),
         blk__1__attn_q=pair(8, 6),
         blk__1__ffn_down_exps=pair(4, 8, experts=3),
-        output=pair(8, 10),  # the embedding is the output matrix too
+        output=pair(8, 10),  # the embedding is also the output matrix
     )
     check_fits(fitting, MODEL)
 
@@ -233,7 +233,7 @@ def test_an_adapter_counts_itself() -> None:
 def test_an_old_adapter_stays_when_a_new_one_cannot_be_written(tmp_path: Path) -> None:
     write_peft(made(), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    (tmp_path / "adapter_model.safetensors.part").mkdir()  # so the second file cannot be begun
+    (tmp_path / "adapter_model.safetensors.part").mkdir()  # so the second file cannot be opened
     with pytest.raises(AdapterError, match="cannot be written"):
         write_peft(adapter(blk__1__attn_q=pair(8, 6)), tmp_path)
     (tmp_path / "adapter_model.safetensors.part").rmdir()
@@ -241,7 +241,7 @@ def test_an_old_adapter_stays_when_a_new_one_cannot_be_written(tmp_path: Path) -
 
 
 def test_the_two_files_of_a_folder_read_as_the_folder_does(folder: Path) -> None:
-    """In a page there are no folders, but files that somebody picked."""
+    """A page has no folders, only files the user picked."""
     config, weights = (
         MemorySource((folder / "e2b-lora7" / name).read_bytes())
         for name in ("adapter_config.json", "adapter_model.safetensors")

@@ -1,4 +1,4 @@
-"""Downloads against a real server on this machine: what is kept, taken up again, refused, and shared."""
+"""Downloads against a real server on this machine: what is kept, resumed, refused, and shared."""
 
 import hashlib
 import json
@@ -26,17 +26,17 @@ PIECE = 10_000
 
 
 class Server:
-    """Serves `data` under every path, and does as its fields say."""
+    """Serves `data` under every path, as its fields say."""
 
     def __init__(self) -> None:
         self.data = DATA
         self.headers: dict[str, str] = {"ETag": '"one"'}
-        self.redirect: dict[str, str] = {}  # headers of a redirect that is put before the file
+        self.redirect: dict[str, str] = {}  # headers of a redirect to the file
         self.ranges = True
-        self.limit: int | None = None  # after so many bytes of the file only errors come
-        self.cut: int | None = None  # an answer breaks off after so many bytes
+        self.limit: int | None = None  # respond with errors after this many bytes of the file
+        self.cut: int | None = None  # cut a response after this many bytes
         self.requests = 0
-        self.served: list[tuple[int, int]] = []  # the spans sent; what asks for the first four bytes only is left out
+        self.served: list[tuple[int, int]] = []  # the spans sent, except requests for the first four bytes
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
@@ -109,7 +109,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def files(folder: Path) -> list[str]:
-    """The endings of what lies in the cache."""
+    """The suffixes of the files in the cache."""
     return sorted(path.name.partition(".gguf")[2] for path in folder.iterdir())
 
 

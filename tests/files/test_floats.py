@@ -1,4 +1,4 @@
-"""The formats of adapter files become float32 as NumPy and the `gguf` package have it."""
+"""Adapter formats convert to float32 as in NumPy and the `gguf` package."""
 
 import struct
 from array import array

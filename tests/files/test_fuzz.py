@@ -1,4 +1,4 @@
-"""Twenty thousand mutated files, and nothing but `GgufError` comes out. `make fuzz` throws more."""
+"""Twenty thousand mutated files raise nothing but `GgufError`. `make fuzz` runs more."""
 
 from gguf_fuzzer import SLOWEST, examine, fuzz, seeds
 

@@ -1,4 +1,4 @@
-"""Good files are read as the `gguf` package reads them; bad ones are refused with the place and the reason."""
+"""Good files are read as by the `gguf` package; bad ones are refused with the offset and the reason."""
 
 import math
 import struct
@@ -44,7 +44,7 @@ def row(name: str | bytes, shape: tuple[int, ...], kind: int = 0, offset: int = 
 
 
 def table(*rows: bytes, rest: bytes = bytes(1024), keys: bytes = b"", key_count: int = 0) -> bytes:
-    """A file whose tensor table holds exactly `rows`, with a kibibyte of data behind it."""
+    """A file whose tensor table holds exactly `rows`, followed by a kibibyte of data."""
     return file(keys=keys, key_count=key_count, tensors=b"".join(rows), tensor_count=len(rows), rest=rest)
 
 
@@ -56,7 +56,7 @@ def text_claim(length: int) -> bytes:
     return file(keys=key("k", 8, struct.pack("<Q", length) + PAD))
 
 
-PAD = bytes(64)  # so that a claim is refused for what it says, not because the file ends
+PAD = bytes(64)  # so that a claim is refused for its value, not because the file ends
 
 HOSTILE = {
     # the beginning
@@ -178,7 +178,7 @@ def test_a_string_of_an_array_that_is_not_text_is_refused_when_it_is_read() -> N
 
 
 def test_a_character_cut_in_two_by_the_end_of_a_string_is_no_text() -> None:
-    """Not even where the next string's length would complete it."""
+    """Not even if the next string's length would complete it."""
     strings = Gguf.open(file(keys=listing("k", 8, 2, string(b"\xe2\x96") + string("x" * 0x81)))).metadata["k"]
     with pytest.raises(GgufError, match="at byte 57: a string in an array is not UTF-8"):
         list(strings.batches())
@@ -191,7 +191,7 @@ def test_a_string_in_an_array_has_the_same_cap_as_any_other() -> None:
 
 
 class Pieces:
-    """A source that hands out little at first, as a slow server would, and counts how often it is asked."""
+    """A source that returns little at first, like a slow server, and counts its reads."""
 
     def __init__(self, data: bytes, first_read: int, *, views: bool) -> None:
         self.name, self.size, self.first_read, self.reads = "<pieces>", len(data), first_read, 0

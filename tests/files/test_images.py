@@ -1,4 +1,4 @@
-"""Every picture as the same kind of pixels: upright, 8 bit, straight alpha. Or one clear sentence."""
+"""Every image becomes upright, 8-bit, straight-alpha pixels, or one clear error."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""A model may be named by the store, by a path or by a URL; whatever else is said ends in a sentence."""
+"""A model is an Ollama name, a path or a URL; anything else is a clear error."""
 
 import shutil
 from pathlib import Path

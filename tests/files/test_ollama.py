@@ -1,4 +1,4 @@
-"""The store is read as Ollama reads it, nothing in it is believed, and nothing in it is ever written."""
+"""The store is read as Ollama reads it, is never trusted, and never written."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def copy(data: Path, tmp_path: Path) -> Store:
-    """A store of one's own to spoil."""
+    """A copy of the store to damage."""
     return Store(shutil.copytree(data / "ollama-store", tmp_path / "store"))
 
 
@@ -39,7 +39,7 @@ def manifest(store: Store, tag: str = "tiny") -> Path:
 
 
 def blob(store: Store, content: bytes) -> dict[str, Any]:
-    """Puts a blob into the store; its manifest entry."""
+    """Adds a blob to the store; returns its manifest entry."""
     import hashlib
 
     digest = hashlib.sha256(content).hexdigest()
@@ -58,7 +58,7 @@ def add_model(store: Store, tag: str, config: bytes = b"{}", **layers: bytes | l
 
 
 def everything(model: StoredModel) -> None:
-    """Asks a model for all it has."""
+    """Reads everything a model has."""
     model.open().close()
     for attribute in ("projectors", "adapters", "drafts", "system", "template", "licenses", "params", "messages"):
         getattr(model, attribute)

@@ -1,4 +1,4 @@
-"""The sizes of the block formats are those of the `gguf` package."""
+"""The block sizes match the `gguf` package."""
 
 import gguf
 import pytest

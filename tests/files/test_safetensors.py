@@ -1,4 +1,4 @@
-"""Good files are read and written as the format has it; bad ones are refused in one sentence."""
+"""Good files are read and written by the format; bad ones are refused in one sentence."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every sound as floats in [-1, 1], WAV without any help; or one clear sentence. Long ones are cut in their pauses."""
+"""Every sound becomes floats in [-1, 1], or one clear error. WAV needs no package; long sounds are cut in pauses."""
 
 import io
 import json
@@ -285,7 +285,7 @@ def test_a_compressed_file_of_nonsense_is_refused(head: bytes) -> None:
         (b"Once upon a time", "not a sound wgemma can read"),
         (b"RIFF\x24\0\0\0WEBPVP8 ", "not a sound wgemma can read"),
         (b"\0\0\0\x18ftypM4A ", "ffmpeg"),
-        (b"\xff\xf1\x50\x80", "ffmpeg"),  # AAC, which begins much like MP3
+        (b"\xff\xf1\x50\x80", "ffmpeg"),  # AAC, which starts much like MP3
         (b"RIFF\x04\0\0\0WAVE", "without format"),
         (wav(BODY)[:36], "without samples"),
         (wav(BODY)[:30], "bytes are missing from its b'fmt ' chunk"),
@@ -443,7 +443,7 @@ def test_what_fits_is_one_piece() -> None:
 
 def test_the_cut_is_in_the_pause_near_the_limit() -> None:
     sound = noise(700_000, [(431_000, 433_000)])
-    for start in (389_000, 481_000):  # quieter still, but the one is too early and the other too late
+    for start in (389_000, 481_000):  # quieter still, but too early or too late
         sound[start : start + 10_000] = array("f", bytes(40_000))
     (first, second) = cuts(sound)
     assert first[0] == 0 and first[1] == second[0] and second[1] == 700_000

@@ -1,4 +1,4 @@
-"""Any span of a file, of memory or of a web server, exactly; and a clear sentence where that cannot be."""
+"""Any span of a file, memory or web server is read exactly, or raises a clear error."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the source would have slept between tries; nobody really sleeps."""
+    """How long the source would have slept between tries, without really sleeping."""
     slept: list[float] = []
     monkeypatch.setattr("wgemma.files.sources.time.sleep", slept.append)
     return slept

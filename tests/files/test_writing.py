@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and a header can be made longer."""
+"""Files are written completely or not at all, and a header can be extended."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Merging equals the plain definition of byte-pair encoding, on sensible tables and on senseless ones."""
+"""Merging matches the definition of byte-pair encoding, on sensible tables and on absurd ones."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ Table = list[tuple[int, int, int]]
 
 
 def ranked(table: Table) -> dict[tuple[int, int], tuple[int, int]]:
-    """The first rank of every pair, and what it becomes."""
+    """The first rank of every pair, and what it merges to."""
     ranks: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (left, right, joined) in enumerate(table):
         ranks.setdefault((left, right), (rank, joined))
@@ -23,7 +23,7 @@ def merging(table: Table) -> Merges:
 
 
 def naive(symbols: list[int], table: Table) -> list[int]:
-    """The definition: join the pair of the lowest rank, the left-most of equals, until none is left."""
+    """The definition: join the pair with the lowest rank, leftmost first, until none is left."""
     ranks = ranked(table)
     symbols = list(symbols)
     while found := min(
@@ -64,7 +64,7 @@ def doublings(count: int, *, letter: int = 0) -> Table:
 SHORT = st.lists(st.integers(-1, 2), max_size=_SCAN + 4)
 LONG = st.one_of(
     st.lists(st.integers(-1, 2), min_size=_SCAN + 1, max_size=8 * _PIECE),
-    # one thing repeated, with a fault in it
+    # a repetition with a flaw in it
     st.builds(
         lambda unit, times, fault, tail: unit * times + fault + unit * times + tail,
         st.lists(st.integers(0, 2), min_size=1, max_size=5),
@@ -124,7 +124,7 @@ def test_more_pairs_than_the_cache_holds_stay_right() -> None:
 
 
 def test_tokens_of_any_length_do_not_make_merging_quadratic() -> None:
-    """A snowball, as a hostile vocabulary may have one: every token is the last one with a letter more."""
+    """A snowball, as in a hostile vocabulary: every token is the previous one plus a letter."""
     snowball = [*((9 + length, 0, 10 + length) for length in range(8000, 0, -1)), (0, 0, 10)]
     assert merging(snowball).apply([0] * 500) == [508]
     small, large = (lambda: merging(snowball).apply([0] * 800), lambda: merging(snowball).apply([0] * 8000))

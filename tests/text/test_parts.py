@@ -1,4 +1,4 @@
-"""Where the content of a picture or a sound lies in a message part, in everybody's spelling."""
+"""Where the content of an image or sound is in a message part, in every supported form."""
 
 import base64
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The reply parser: the same parts however the stream is cut, calls mended or kept, and linear time on hostile text."""
+"""The reply parser: the same parts however the stream is split, calls repaired or kept, linear time on hostile text."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -268,7 +268,7 @@ def parsing(stream: str, step: int) -> Callable[[], None]:
 
 
 def assert_linear(small: str, large: str, step: int) -> None:
-    """Ten times the text takes about ten times as long, or next to nothing anyhow, where the clock is all noise."""
+    """Ten times the text takes about ten times as long, or so little that the clock is all noise."""
     work = parsing(large, step)
     assert seconds(work) < 0.03 or growth(parsing(small, step), work, 15) < 15
 

@@ -1,4 +1,4 @@
-"""Rendering equals the published templates byte for byte, and nothing a user types becomes markup."""
+"""Rendering matches the published templates byte for byte, and nothing a user types becomes markup."""
 
 import json
 from itertools import pairwise

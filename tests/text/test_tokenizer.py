@@ -1,4 +1,4 @@
-"""Ids equal the golden vectors, text and tokens are each other's inverse, and users cannot type control tokens."""
+"""Ids match the golden vectors, encoding round-trips, and users cannot type control tokens."""
 
 import base64
 import gc
@@ -47,7 +47,7 @@ def real(header: Gguf) -> Tokenizer:
 
 
 def toy(tokens: dict[str, int], merges: list[str], **more: Any) -> Tokenizer:
-    """A vocabulary of texts with their types."""
+    """A vocabulary from texts and their types."""
     metadata = {
         "general.architecture": "gemma4",
         "tokenizer.ggml.tokens": list(tokens),
@@ -80,7 +80,7 @@ def test_the_real_vocabulary_gives_every_vector(real: Tokenizer, shared: Path) -
 
 
 def test_words_merged_alone_equal_the_text_merged_whole(real: Tokenizer, shared: Path) -> None:
-    """The cuts between words change nothing, the one token that bridges a space (`>▁</`) included."""
+    """Splitting into words changes nothing, even with the one token that bridges a space (`>▁</`)."""
     texts = [
         vector["text"] for vector in json.loads((shared / "tokenizer" / "vectors.json").read_text("utf-8"))["extra"]
     ]
@@ -331,7 +331,7 @@ def test_the_real_header_opens_quickly(shared: Path) -> None:
 
 
 def bytes_kept(*roots: Any) -> int:
-    """The size of everything the roots lead to, code left out."""
+    """The size of everything reachable from the roots, except code."""
     seen: set[int] = set()
     pending, total = list(roots), 0
     while pending:
@@ -356,7 +356,7 @@ def words(dice: random.Random) -> Iterator[str]:
 
 
 def mixed(size: int) -> str:
-    """Words, code, numbers, base64, emoji and Han in turn; nearly no word comes twice."""
+    """Words, code, numbers, base64, emoji and Han in turn; almost no word repeats."""
     dice = random.Random(size)
     word = words(dice)
     parts: list[str] = []

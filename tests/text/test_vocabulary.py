@@ -1,4 +1,4 @@
-"""What is found in a vocabulary is what its lists say, however odd they are; the first of equals counts."""
+"""Look-ups match the file's lists, however odd they are; the first of equal entries wins."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_more_strings_than_are_read_at_once_are_found_and_shown_in_order() -> No
 
 
 def listed(tokens: list[str], merges: list[str]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The definition: every merge taken apart at its first space behind its first character."""
+    """The definition: every merge split at its first space after the first character."""
     pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, merge in enumerate(merges):
         cut = merge.find(" ", 1)

@@ -1,4 +1,4 @@
-"""The models on offer are those the page can run, each by an id that is no path."""
+"""The page is offered the models it can run, by ids that are not paths."""
 
 import hashlib
 import json

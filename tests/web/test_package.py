@@ -1,4 +1,4 @@
-"""The zip for the page holds the engine and nothing else, and runs on the standard library alone."""
+"""The zip for the page contains only the engine, and needs only the standard library."""
 
 import io
 import os
@@ -40,7 +40,7 @@ def test_the_same_files_give_the_same_bytes() -> None:
 
 
 def test_it_runs_without_anything_installed(package: zipfile.ZipFile, tmp_path: Path, data: Path) -> None:
-    """-S leaves site-packages out, -I the environment: what remains is the standard library, as in Pyodide."""
+    """-S drops site-packages and -I the environment, which leaves the standard library, as in Pyodide."""
     package.extractall(tmp_path)
     modules = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

@@ -1,4 +1,4 @@
-"""Range headers are read exactly, however they are written."""
+"""Range headers are parsed exactly, however they are written."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The server gives the page and the models to its own page, and nothing else to anybody."""
+"""The server serves the page and the models to its own page only."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ BIG = 5 << 30
 
 @pytest.fixture(scope="module")
 def store(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of the tests, hostile entries and all, with a model of 5 GiB (of which the disk holds a kilobyte)."""
+    """The test store, including hostile entries, with a sparse 5 GiB model (a kilobyte on disk)."""
     copy = shutil.copytree(data / "ollama-store", tmp_path_factory.mktemp("app") / "store")
     add_big_model(copy, "big", BIG)
     return copy
@@ -122,17 +122,17 @@ def test_heads_have_no_bodies(app: App) -> None:
 def test_nothing_else_is_there(app: App, path: str) -> None:
     answer = app.ask(path)
     if path.startswith("/?"):
-        assert answer.status == 200  # a question mark and what follows are no part of the address
+        assert answer.status == 200  # the query is not part of the address
         return
     assert (answer.status, answer.body) == (404, b"There is nothing at this address.\n"), path
     assert is_strict(answer)
 
 
 def raw(app: App, request: bytes) -> bytes:
-    """What the server says to bytes that no proper client sends."""
+    """The server's response to bytes no proper client sends."""
     with socket.create_connection((app.host, app.port), timeout=10) as line:
         said = b""
-        with suppress(ConnectionError, BrokenPipeError):  # it may have heard enough
+        with suppress(ConnectionError, BrokenPipeError):  # it may hang up early
             line.sendall(request)
             while piece := line.recv(65536):
                 said += piece

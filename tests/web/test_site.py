@@ -1,4 +1,4 @@
-"""The site is a table of its own files, and its service worker changes when any of them does."""
+"""The site serves only its own files, and its service worker changes when any of them does."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MODEL = {"name": "m", "url": "models/m.gguf", "digest": "00" * 32}
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the page's files to play with; Python is an empty file there."""
+    """A copy of the page's files to modify; Python is an empty file in it."""
     shutil.copytree(site_module.ROOT / "web", tmp_path / "web", ignore=shutil.ignore_patterns("pyodide", "*.py"))
     (tmp_path / "web/pyodide").mkdir()
     (tmp_path / "web/pyodide/pyodide.mjs").touch()
