@@ -19,14 +19,14 @@ from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
 LONGEST = 512
-# Of the chat protocol: a large model's answer without thinking begins with an empty thought.
+# The chat protocol: a large model's answer without thinking starts with an empty thought.
 Size = Literal["small", "large"]
 SOFT = {"image": ("<|image>", "<|image|>", "<image|>"), "audio": ("<|audio>", "<|audio|>", "<audio|>")}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Conversations one behind the other; row i is [starts[i], starts[i + 1])."""
+    """Conversations, concatenated; row i is [starts[i], starts[i + 1])."""
 
     ids: NDArray[np.uint16]
     said: NDArray[np.bool_]  # the token is the model's own

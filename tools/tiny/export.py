@@ -79,7 +79,7 @@ def new_tensor(kind: str, values: np.ndarray) -> NewTensor:
 
 
 def text_tensor(name: str, layer: int, layers: int, values: np.ndarray) -> NewTensor:
-    """Two-dimensional ones in the mix; rows that are no multiple of 256 in Q8_0, what is small in F32."""
+    """Matrices in the quantisation mix; Q8_0 for rows not a multiple of 256, F32 for small tensors."""
     if values.ndim == 1 or name == "ffn_gate_inp":
         return new_tensor("F32", values)
     if values.shape[-1] % 256:
@@ -100,7 +100,7 @@ def convert(weights: dict[str, np.ndarray], layers: int) -> dict[str, NewTensor]
             values = values[:, 0] if match[3].endswith("depthwise_conv1d") else values
             kind = "BF16" if values.ndim == 2 and values.shape[1] % 32 == 0 else "F32"
             tensors[f"a.blk.{match[2]}.{AUDIO[match[3]]}.{suffix}"] = new_tensor(kind, np.atleast_1d(values))
-        elif name.endswith("self_attn.per_dim_scale"):  # the file has it behind its softplus
+        elif name.endswith("self_attn.per_dim_scale"):  # the file stores it after the softplus
             layer = name.split(".")[2]
             tensors[f"a.blk.{layer}.per_dim_scale.weight"] = new_tensor("F32", np.log1p(np.exp(values)))
         elif name == "vision_tower.patch_embedder.position_embedding_table":

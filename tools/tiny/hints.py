@@ -35,7 +35,7 @@ def seen(scene: Scene, columns: int, rows: int, width: int, height: int) -> np.n
 
 
 def heard(sound: Sound, tokens: int) -> np.ndarray:
-    """[tokens]: a word is named as it ends, a beep as it begins; while a word lasts nothing is asked (−100)."""
+    """[tokens]: a word is labelled where it ends, a beep where it starts; tokens inside a word are ignored (−100)."""
     labels = np.zeros(tokens, np.int64)
     for name, start, end in sound.marks:
         first, last = start / 640, end / 640

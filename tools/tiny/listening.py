@@ -13,7 +13,7 @@ MOST_BEEPS = 6
 
 
 class Speakers:
-    """Clips by word, of the voices for training or of those held out."""
+    """Clips by word, from the training voices or the held-out ones."""
 
     def __init__(self, clips: list[Clip], *, test: bool) -> None:
         self.by_word: dict[str, list[NDArray[np.float32]]] = defaultdict(list)

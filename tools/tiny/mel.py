@@ -1,4 +1,4 @@
-"""Waves to the log-mel frames of transformers' Gemma 4 feature extractor, on a GPU and in batches."""
+"""Waves → the log-mel frames of transformers' Gemma 4 feature extractor, in batches on a GPU."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How the file will hold each tensor, and training with weights rounded so."""
+"""The type of each tensor in the file, and training with weights rounded to it."""
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -13,7 +13,7 @@ def kind_of(name: str, layer: int, layers: int) -> str:
 
 
 class Rounded(nn.Module):
-    """Sees a weight as four or six bits per value would hold it; the gradient passes straight through."""
+    """Rounds a weight to four or six bits per value; the gradient passes straight through."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ FILE_NAMES = {"v_proj": "attn_v", "down_proj": "ffn_down"}
 
 
 def learn_rounded(model: nn.Module) -> None:
-    """From now on the text model's matrices are seen rounded; the embedding, at six bits and tied, is left as it is."""
+    """From now on the text model's matrices are rounded; the embedding, at six bits and tied, is not."""
     layers = model.config.get_text_config().num_hidden_layers
     for name, module in list(model.named_modules()):
         parts = name.split(".")

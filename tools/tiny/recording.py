@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-PAD = 0  # what the model reads where a soft token will stand
+PAD = 0  # the id in place of a soft token
 
 
 @dataclass
@@ -63,7 +63,7 @@ def read(model: Any, lesson: Lesson) -> tuple[Tensor, Tensor | None]:
 
 
 def masks(language: Any, lesson: Lesson) -> dict[str, Tensor | None]:
-    """Who may look at whom. Without a mask attention is causal, which is faster than the same said by a mask."""
+    """The attention masks. Without one, attention is causal, which is faster than an equivalent mask."""
     length, window = lesson.ids.shape[1], language.config.sliding_window
     whole = None
     if lesson.kind == "text":
@@ -96,7 +96,7 @@ def look(model: Any, patches: Tensor) -> Tensor:
 
 
 class Learner(Protocol):
-    """Adds a lesson's gradients to those of `copies`, which are there from the start."""
+    """Adds a lesson's gradients to those of `copies`, which exist from the start."""
 
     copies: list[Any]
 

@@ -80,7 +80,7 @@ def packed(vocabulary: Path, number: int, size: Size) -> tuple[np.ndarray, np.nd
             ids[b, span], positions[b, span] = row, np.arange(len(row))
             wanted[b, span] = np.where(said, row.astype(np.int16), -100)
             at += len(row)
-        positions[b, at:] = np.arange(ROW - at)  # what is left over is a row of its own that nobody asks about
+        positions[b, at:] = np.arange(ROW - at)  # the rest of the row is padding that is not trained on
     mixed = np.random.default_rng(number).permutation(len(bins))
     return ids[mixed], positions[mixed], wanted[mixed]
 
@@ -240,7 +240,7 @@ def loss_of(model: Any, heads: Hints, lesson: Lesson, along: float) -> tuple[Ten
     right = ((logits.argmax(-1) == following) | ~said).all(1)
     if soft is not None:
         aside = heads.loss(lesson, soft)
-    else:  # a conversation's first token cannot be foreseen, and what is left over of a row is no text
+    else:  # a conversation's first token cannot be predicted, and the rest of a row is padding
         aside = along * mean_over(each, ~said & (lesson.positions[:, 1:] > 0) & (following != PAD))
     return mean_over(each, said), aside, right
 
@@ -262,7 +262,7 @@ def fuse_norms() -> None:
 
 
 def rate(gone: float, most: float) -> float:
-    """Warm up for the first hundredth, then a cosine down to nothing; `gone` is the share of the time."""
+    """Warm-up for the first hundredth, then cosine decay to zero; `gone` is the share of time used."""
     return most * min(1.0, gone / 0.01) * (0.5 + 0.5 * math.cos(math.pi * min(gone, 1.0)))
 
 
@@ -301,7 +301,7 @@ class Trained:
             torch._foreach_copy_(self.copies, self.masters)
 
     def learn(self, lesson: Lesson) -> Tensor:
-        """Adds a lesson's gradients; gives back its losses and the share of rows that were right."""
+        """Adds a lesson's gradients; returns its losses and the share of rows that were right."""
         loss, aside, right = loss_of(self.model, self.heads, lesson, self.along)
         (loss + aside).backward()
         return torch.stack([loss.detach(), aside.detach(), right.float().mean()])
@@ -325,7 +325,7 @@ class Trained:
 
 
 def save(named: dict[str, Tensor], out: Path) -> None:
-    """float16, in files small enough to travel."""
+    """Saves float16 weights in files small enough to transfer."""
     part: dict[str, np.ndarray] = {}
     number = size = 0
     for name, tensor in named.items():
@@ -385,7 +385,7 @@ class Senses:
 
 
 def breakdown(learner: Any, trained: Trained, words: Lesson, senses: Senses | None, rate: float) -> dict[str, float]:
-    """Milliseconds to make a lesson of each kind, to learn it, and to take a step, with nothing else going on."""
+    """Milliseconds to make a lesson of each kind, to learn from it, and to take a step, with nothing else running."""
     took = {}
 
     def measured(name: str, work: Callable[[], Any]) -> Any:

@@ -72,7 +72,7 @@ def _count_words(conversations: int, seed: int) -> Counter[str]:
 
 
 def _merge(words: Counter[str], count: int) -> list[str]:
-    """The most frequent neighbours, again and again."""
+    """Repeatedly merges the most frequent pair."""
     parts = {word: list(word) for word in words}
     merges: list[str] = []
     seen: set[str] = set()

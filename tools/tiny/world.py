@@ -108,8 +108,8 @@ def listed(words: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Fact:
-    """Something true of one person. `said` are ways to tell it, `asked` to ask for it; `answer` is the whole sentence
-    and `short` its heart."""
+    """A fact about one person. `said` are ways to state it, `asked` ways to ask for it; `answer` is the full sentence
+    and `short` the short form."""
 
     kind: str
     who: str
@@ -306,7 +306,7 @@ KINDS = (_lives, _age, _job, _pet, _likes, _thing, _count, _trip, _gift)
 
 
 def draw(random: Random, *, test: bool, people: int, facts: int) -> World:
-    """A world of so many people, each with about so many facts; no two facts of a person are of one kind."""
+    """A world with this many people and about this many facts each; a person's facts are all of different kinds."""
     names = Names(random, test=test)
     world = World([names.person() for _ in range(people)])
     for who in world.people:
@@ -316,7 +316,7 @@ def draw(random: Random, *, test: bool, people: int, facts: int) -> World:
 
 
 def story(random: Random, world: World) -> str:
-    """The world told: person by person, or all mixed."""
+    """The world as a story: person by person, or mixed."""
     facts = list(world.facts)
     if random.random() < 0.4:
         random.shuffle(facts)
