@@ -37,14 +37,10 @@ from wgemma.cli.bench import (
     whole_numbers,
 )
 from wgemma.cli.bench_timing import warmed_up
-from wgemma.engine.backend import GpuBackend
 from wgemma.engine.buckets import bucket
 from wgemma.errors import Error
-from wgemma.files.gguf import Gguf
-from wgemma.files.locate import locate
 from wgemma.gpu.device import Device
 from wgemma.loading import open_device
-from wgemma.model.config import Config, find_tensors
 
 HISTORY = 64  # tokens before a pass
 PASSING = 0.5  # seconds that passes of one size are tried for
@@ -116,14 +112,11 @@ def sizes(least: int) -> Callable[[str], list[int]]:
 
 
 def measure(device: Device, options: argparse.Namespace) -> dict[str, Any]:
-    with Gguf.open(locate(options.model).model) as gguf:
-        total = sum(tensor.nbytes for tensor in find_tensors(Config.from_gguf(gguf), gguf.tensors).values())
     stream = stream_bandwidth(device)
-    model, _ = load_model(device, options, total)
+    model, _ = load_model(device, options)
     with model:
-        assert isinstance(model.backend, GpuBackend)
-        grower, notes = Grower(model.backend.session, options.repeat), list[str]()
-        context = model.backend.engine.context
+        grower, notes = Grower(model.backend.runner, options.repeat), list[str]()
+        context = model.backend.context
         depths = fitting(options.depths, context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
         rows = fitting(options.rows, context - 1 - HISTORY, "a pass", notes)
         prompts = fitting(options.prompts, context - 2, "a prompt", notes)
@@ -175,7 +168,7 @@ class Grower(Bencher):
         times, end = warmed_up(self.device, lambda: self._pass(ids), self.repeat), clock() + PASSING
         while clock() < end:
             times.append(self._pass(ids))
-        return Passed(rows, sum(buckets(rows, self.session.engine.options.chunk)), 1e3 * min(times))
+        return Passed(rows, sum(buckets(rows, self.runner.engine.options.chunk)), 1e3 * min(times))
 
     def _pass(self, ids: list[int]) -> float:
         """Seconds for what follows the history in `ids`; the history itself stays where it is."""

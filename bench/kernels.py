@@ -22,9 +22,9 @@ from names import slug
 from stopwatch import LONGEST, Stopwatch
 
 from wgemma.cli.bench import stream_bandwidth
-from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.gpu.device import Binding, Buffer, Dispatch, Span
 from wgemma.gpu.native import NativeDevice
-from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
@@ -32,7 +32,7 @@ from wgemma.model.attention_tile import tile_shape as attention_shape
 from wgemma.model.forms import FEW, THREADS, tile_shape
 from wgemma.model.matmul import AT_ONCE, Choices, Groups, Matmuls, Precision, Result
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.weights import Matrix, Part
+from wgemma.model.weights import Matrix, MatrixPart
 from wgemma.reference.lab import Lab
 from wgemma.sync import run
 
@@ -434,7 +434,7 @@ class Bench:
         if part.scales is not None:
             planes.append(self._repeated(lab, part.buffer, part.scales, times))
         codes, scales = planes[0], planes[1] if len(planes) > 1 else None
-        return Matrix(kind, count, columns, (Part(0, count, codes.buffer, codes, scales),))
+        return Matrix(kind, count, columns, (MatrixPart(0, count, codes.buffer, codes, scales),))
 
     def _repeated(self, lab: Lab, buffer: Buffer, span: Span, times: int) -> Span:
         data = run(self.device.read(buffer, span.offset, span.size))

@@ -14,10 +14,10 @@ import numpy as np
 import wgpu
 
 from wgemma.cli.bench_timing import AWAKE
-from wgemma.gpu.device import Program
+from wgemma.gpu.device import Dispatch, Program
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.raw import nanoseconds_of_a_tick
-from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.gpu.tape import Tape
 from wgemma.sync import run
 
 HEAT = 0.03  # seconds of work before every timing

@@ -13,17 +13,20 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
-from wgemma.engine.engine import Engine, Options
+from wgemma.engine.opening import open_engine
+from wgemma.engine.options import Options
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
-from wgemma.gpu.tape import Dispatch
+from wgemma.gpu.device import Dispatch
+from wgemma.gpu.ledger import Ledger
 from wgemma.loading import open_device
+from wgemma.model.config import Config
 from wgemma.sync import run
 from wgemma.train.batches import Pack
 from wgemma.train.data import Example
 from wgemma.train.fitting import open_learner
 from wgemma.train.learner import Learner
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 
 def main() -> None:
@@ -37,11 +40,13 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    settings = Settings(
+    settings = TrainingSettings(
         rank=options.rank, seq=options.seq, batch=options.batch, checkpointing=not options.plain, warmup=0
     )
     with Gguf.open(locate(options.model).model) as gguf:
-        engine = run(Engine.load(open_device(), gguf, Options(context=max(options.seq, 512))))
+        engine = run(
+            open_engine(Ledger(open_device()), gguf, Config.from_gguf(gguf), Options(context=max(options.seq, 512)))
+        )
         learner = run(open_learner(engine, settings))
         figures = measure(learner, options.steps)
         for name, value in figures.items():
@@ -73,7 +78,7 @@ def measure(learner: Learner, steps: int) -> dict[str, object]:
         "first step, s": round(times[0], 3),
         "step, s": round(best, 4),
         "tokens per second": round(settings.batch * settings.seq / best, 1),
-        "weights, GB": round(sum(buffer.size for buffer in learner.weights.buffers) / 1e9, 3),
+        "weights, GB": round(learner.engine.weight_bytes / 1e9, 3),
         "beside them, GB": round(learner.nbytes / 1e9, 3),
         "loss, first and last": f"{losses[0]:.4f} {losses[-1]:.4f}",
     }

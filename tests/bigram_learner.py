@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from wgemma.files.adapters import AdapterFile, Pair
 from wgemma.train.batches import Pack
 from wgemma.train.data import IGNORED
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 
 class BigramLearner:
-    def __init__(self, vocabulary: int, settings: Settings, poison: Collection[int] = ()) -> None:
+    def __init__(self, vocabulary: int, settings: TrainingSettings, poison: Collection[int] = ()) -> None:
         self.settings = settings
         self.base = np.zeros((vocabulary, vocabulary))
         self.base[list(poison)] = np.nan

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wgemma.gpu.device import AdapterInfo, Limits
+from wgemma.gpu.device import AdapterInfo, Command, Limits
 from wgemma.gpu.shaders import Uniform, declarations, load_shader, uniform
-from wgemma.gpu.tape import Command
 
 
 class FakeBuffer:

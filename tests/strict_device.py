@@ -13,9 +13,8 @@ import pytest
 import wgpu
 
 from wgemma.gpu import native, raw
-from wgemma.gpu.device import Limits, Span
+from wgemma.gpu.device import Copy, Dispatch, Limits, Span
 from wgemma.gpu.native import NativeBuffer, NativeDevice
-from wgemma.gpu.tape import Copy, Dispatch
 
 UNIFORM_BINDING = 64 << 10  # bytes, by WebGPU's default limits
 USAGE = wgpu.BufferUsage

@@ -16,6 +16,7 @@ from PIL import Image
 import wgemma
 from gguf_writer import write_gguf
 from range_server import good, serve
+from wgemma.engine.request import Request
 from wgemma.gpu.native import NativeDevice
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -104,9 +105,9 @@ def test_an_image_that_a_tool_gives_stands_behind_its_response(model: wgemma.Mod
     ids: list[list[int]] = []
     generate = model.backend.generate
 
-    def watched(prompt: Any, *rest: Any) -> Any:
-        ids.append(list(prompt))
-        return generate(prompt, *rest)
+    def watched(request: Request) -> Any:
+        ids.append(list(request.ids))
+        return generate(request)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model.backend, "generate", watched)
@@ -120,7 +121,7 @@ def test_text_from_outside_never_makes_a_media_slot(model: wgemma.Model) -> None
     seen: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         generate = model.backend.generate
-        patch.setattr(model.backend, "generate", lambda ids, *rest: (seen.append(list(ids)), generate(ids, *rest))[1])
+        patch.setattr(model.backend, "generate", lambda request: (seen.append(list(request.ids)), generate(request))[1])
         list(
             model.chat(
                 [{"role": "user", "content": typed}, {"role": "assistant", "content": typed}, *HELLO], max_tokens=1
@@ -256,7 +257,7 @@ def test_settings_that_do_not_exist_are_named(model: wgemma.Model) -> None:
         list(model.chat(HELLO, temprature=1))
     with pytest.raises(wgemma.SettingsError, match="max_tokens"):
         list(model.generate("x", max_tokens=0))
-    with pytest.raises(wgemma.SettingsError, match="logit_bias names token 99999"):
+    with pytest.raises(wgemma.SettingsError, match="logit_bias has token 99999"):
         list(model.generate("x", logit_bias={99999: 1.0}))
 
 
@@ -380,7 +381,7 @@ def damaged(blob: Path, tmp_path: Path, tensor: str, value: float) -> Path:
 
 def test_a_nan_in_a_norm_is_refused_before_it_is_felt(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
     before = gpu.allocated
-    with pytest.raises(wgemma.ModelError, match=r"blk\.1\.attn_norm\.weight holds a number that is not finite"):
+    with pytest.raises(wgemma.ModelError, match=r"blk\.1\.attn_norm\.weight contains NaN or Inf"):
         wgemma.load(damaged(blob, tmp_path, "blk.1.attn_norm.weight", math.nan), device=gpu)
     assert gpu.allocated == before
 

@@ -1,4 +1,4 @@
-"""Writes src/wgemma/engine/answers.json: the right answer to every problem of the kernel self-test.
+"""Writes src/wgemma/selftest/answers.json: the right answer to every problem of the kernel self-test.
 
     python tools/make_answers.py
 
@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.engine import problems as given
-from wgemma.engine.problems import Problem
 from wgemma.files.quants import BY_NAME
+from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.sampling import distribution, drawn
-from wgemma.reference.twins import Row
+from wgemma.selftest import problems as given
+from wgemma.selftest.problems import Problem
 
 Array = NDArray[Any]
-TARGET = Path(__file__).resolve().parent.parent / "src/wgemma/engine/answers.json"
+TARGET = Path(__file__).resolve().parent.parent / "src/wgemma/selftest/answers.json"
 MARGIN = 1e-3  # how close a drawn token may be to another one, as a share of the whole
 
 

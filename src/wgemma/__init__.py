@@ -25,8 +25,8 @@ from wgemma.files.gguf import Gguf
 from wgemma.loading import aload, load
 from wgemma.text.template import render
 from wgemma.text.tokenizer import Tokenizer
+from wgemma.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "AdapterError",
     "BadLogits",

@@ -1,8 +1,8 @@
-"""From a name to a model: `load` finds its files, tests the device, brings the weights there, and gives a `Model`."""
+"""Loads models: `load` finds the files, tests the device, uploads the weights and returns a `Model`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,29 +10,45 @@ from typing import Any
 from wgemma.api import Model, fitting_adapter
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
-from wgemma.engine.engine import Engine, Options
-from wgemma.engine.selftest import prepare
+from wgemma.engine.opening import Plan, open_engine, plan, table_choices
+from wgemma.engine.options import Options, context_of
 from wgemma.engine.towers import GpuTowers, heard_by
-from wgemma.errors import DeviceError, ModelError, OutOfMemory
+from wgemma.errors import DeviceError, ModelError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
-from wgemma.model.config import Config
+from wgemma.gpu.ledger import Ledger
+from wgemma.model.config import Config, find_tensors
 from wgemma.model.matmul import Precision
+from wgemma.selftest.verdict import prepare
 from wgemma.stages import Stages
 from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 
 
-def load(target: str | Path | None = None, **options: Any) -> Model:
-    """Loads a model: an Ollama name, a .gguf path or an http(s) URL; without any, the one that comes with wgemma.
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to load a model, and whom to notify: `announce` gets the plan before anything is uploaded, `progress` the
+    byte count of every piece, `stages` the current stage. Each of `adapters` is (file, name, scale); a name of None
+    means the file's own."""
 
-    Options: device (None: the best adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact", or "fast": inputs of a few rows' products in eight bits, around attention in sixteen,
-    where the GPU multiplies those; of a prompt's products the feed-forward ones take eight bits, all others f32), ple
-    ("auto", "gpu", "host"), memory (bytes of the GPU to stay within), projector (the file of its vision and audio
-    towers, where they are not its own), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict of such by
-    name), progress (called with the bytes of every piece loaded).
+    options: Options = field(default_factory=Options)
+    device: Device | str | None = None
+    adapters: Sequence[tuple[Any, str | None, float]] = ()
+    announce: Callable[[Plan], None] | None = None
+    progress: Callable[[int], None] = lambda nbytes: None
+    stages: Stages = field(default_factory=Stages)
+
+
+def load(target: str | Path | None = None, **options: Any) -> Model:
+    """Loads a model from an Ollama name, a .gguf path or an http(s) URL; by default the one that comes with wgemma.
+
+    Options: device (None: the best GPU adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
+    "f32"), precision ("exact"; or "fast": products of a few rows take 8-bit inputs, those around attention 16-bit, if
+    the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32), ple ("auto",
+    "gpu", "host"), memory (the most GPU memory to use, in bytes), projector (the file with the vision and audio
+    towers, if the model file lacks them), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict by name),
+    announce (called with the memory plan before loading), progress (called with the byte count of every piece).
     """
     return run(aload(target, **options))
 
@@ -48,47 +64,44 @@ async def aload(
     precision: Precision = "exact",
     ple: str = "auto",
     memory: int | None = None,
+    announce: Callable[[Plan], None] | None = None,
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> Model:
     """`load`, for code that runs in an event loop."""
-    files = locate(target)
     options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
+    return await open_files(
+        locate(target), Loading(options, device, _named(adapter), announce, progress), projector=projector
+    )
+
+
+async def open_files(files: ModelFiles, loading: Loading, *, projector: str | Path | None = None) -> Model:
+    """The model in these files, with its own adapters and the requested ones."""
     projectors = files.projectors if projector is None else [locate(projector).model]
     with ExitStack() as unless_loaded:
-        paths = [_on_disk(file, progress) for file in (files.model, *projectors)]
+        paths = [_on_disk(file, loading.progress) for file in (files.model, *projectors)]
         opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
-        wanted = [*_own_adapters(files), *_named(adapter)]
-        model = await assemble(files, opened, device, options, progress, wanted)
+        model = await assemble(files, opened, replace(loading, adapters=[*_own_adapters(files), *loading.adapters]))
         unless_loaded.pop_all()
         return model
 
 
-def _own_adapters(files: ModelFiles) -> list[tuple[Any, str | None]]:
-    """The adapters that come with a model of the store; their files have no names, so they have the model's."""
-    return [(path, files.name if i == 0 else f"{files.name} {i + 1}") for i, path in enumerate(files.adapters)]
+def _own_adapters(files: ModelFiles) -> list[tuple[Any, str | None, float]]:
+    """The adapters of a model in the store; their files are unnamed, so they are named after the model."""
+    return [(path, files.name if i == 0 else f"{files.name} {i + 1}", 1.0) for i, path in enumerate(files.adapters)]
 
 
-def _named(adapter: Any) -> list[tuple[Any, str | None]]:
-    """What `load` was given as adapters: (file, its name or None for its own)."""
+def _named(adapter: Any) -> list[tuple[Any, str | None, float]]:
+    """`load`'s adapter argument as (file, name, scale)."""
     if adapter is None:
         return []
     if isinstance(adapter, Mapping):
-        return [(path, name) for name, path in adapter.items()]
-    return [(path, None) for path in (adapter if isinstance(adapter, list | tuple) else [adapter])]
+        return [(path, name, 1.0) for name, path in adapter.items()]
+    return [(path, None, 1.0) for path in (adapter if isinstance(adapter, list | tuple) else [adapter])]
 
 
-async def assemble(
-    files: ModelFiles,
-    opened: Sequence[Gguf],
-    device: Device | str | None,
-    options: Options,
-    progress: Callable[[int], None] = lambda nbytes: None,
-    adapters: Sequence[tuple[Any, str | None]] = (),
-    stages: Stages | None = None,
-) -> Model:
-    """The model in open files, its own and then its projectors'; they stay open when it fails. `adapters` are files
-    with their names, or None for a file's own; `stages` hears how far it is."""
-    stages = stages or Stages()
+async def assemble(files: ModelFiles, opened: Sequence[Gguf], loading: Loading) -> Model:
+    """The model in open files, its own first, then its projectors'; they stay open if this fails."""
+    stages = loading.stages
 
     @cache
     def vocabulary() -> Tokenizer:
@@ -97,30 +110,31 @@ async def assemble(
 
     with ExitStack() as unless_loaded:
         try:
-            fitting = await _adapters(opened[0], adapters)  # one that does not fit is told before all the loading
-            backend = await _backend(device, files.name, opened, options, progress, stages, vocabulary)
+            config = Config.from_gguf(opened[0])
+            fitting = await _adapters(opened[0], config, loading)  # before loading, so a misfit fails early
+            backend = await _backend(files.name, opened, config, loading, vocabulary)
             unless_loaded.callback(backend.close)
             if fitting:
                 stages.begin("adapters")
                 await backend.adapt(fitting)
-            model = Model(files, opened, backend, vocabulary())
+            model = Model(files, opened, config, backend, vocabulary())
             stages.end()
-        except ModelError as error:  # the name the user knows it by
+        except ModelError as error:  # use the name the user knows it by
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
         return model
 
 
-async def _adapters(gguf: Gguf, wanted: Sequence[tuple[Any, str | None]]) -> Adapters:
-    beside = Adapters()
-    for target, name in wanted:
-        file = await fitting_adapter(gguf, target, name)
-        beside = beside.having(file, name or beside.unused(file.name), 1.0)
+async def _adapters(gguf: Gguf, config: Config, loading: Loading) -> Adapters:
+    beside, tensors = Adapters(), find_tensors(config, gguf.tensors)
+    for target, name, scale in loading.adapters:
+        file = await fitting_adapter(tensors, target, name)
+        beside = beside.having(file, name or beside.unused(file.name), scale)
     return beside
 
 
 def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
-    """A model's file; one on the web is downloaded first, and kept."""
+    """A model's local file; a URL is downloaded first, and the download kept."""
     if isinstance(file, Path):
         return file
     from wgemma.files.download import download
@@ -129,51 +143,47 @@ def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
 
 
 async def _backend(
-    device: Device | str | None,
-    name: str,
-    files: Sequence[Gguf],
-    options: Options,
-    progress: Callable[[int], None],
-    stages: Stages,
-    meanwhile: Callable[[], object],
+    name: str, files: Sequence[Gguf], config: Config, loading: Loading, meanwhile: Callable[[], object]
 ) -> Backend:
     gguf, *projectors = files
-    config = Config.from_gguf(gguf)
+    context_of(config, loading.options)  # refuse a bad one before opening a device
+    device = loading.device
     if device == "reference":
         from wgemma.engine.fallback import ReferenceBackend, ReferenceTowers
 
-        return ReferenceBackend(gguf, options, ReferenceTowers(name, config.width, gguf, projectors))
+        return ReferenceBackend(gguf, loading.options, ReferenceTowers(name, config.width, gguf, projectors))
     if device is None or isinstance(device, str):
-        stages.begin("GPU")
+        loading.stages.begin("GPU")
         opened = open_device(device)
     else:
         opened = device
+    ledger = Ledger(opened, limit=loading.options.memory)
     try:
-        towers = GpuTowers(opened, name, config.width, gguf, projectors, heard_by(progress))
-        options = replace(options, images=towers.sees)
-        stages.begin("self-test")
+        towers = GpuTowers(ledger, name, config.width, gguf, projectors, heard_by(loading.progress))
+        options = replace(loading.options, images=towers.sees)
+        if loading.announce is not None:
+            on_gpu = (await table_choices(opened, gguf, config, options))[0]
+            loading.announce(await plan(opened, gguf, config, options, table_on_gpu=on_gpu))
+        loading.stages.begin("self-test")
         await prepare(opened, config, gguf.tensors, options, meanwhile)
-        stages.begin("weights")
-        engine = await Engine.load(opened, gguf, options, progress)
-        try:
-            backend = GpuBackend(opened, engine, towers, owned=opened is not device)
-            await opened.confirm()
-        except OutOfMemory:
-            engine.free()
-            raise
+        loading.stages.begin("weights")
+        engine = await open_engine(ledger, gguf, config, options, loading.progress)
+        backend = GpuBackend(engine, towers, owned=opened is not device)
+        await opened.confirm()
         return backend
     except BaseException:
+        ledger.free()
         if opened is not device:
             opened.close()
         raise
 
 
 def open_device(name: str | None = None) -> Device:
-    """The best adapter, or the first whose name holds `name`."""
+    """Opens the best adapter, or the first whose name contains `name`."""
     from wgemma.gpu.native import NativeDevice, adapters
 
     found = [a for a in adapters() if name is None or name.lower() in str(a.info["device"]).lower()]
     if not found:
         hint = f"no adapter is called {name!r}" if name else "no WebGPU adapter was found"
-        raise DeviceError(f"{hint}. `wgemma doctor` shows what there is; the device 'reference' computes without one.")
+        raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])

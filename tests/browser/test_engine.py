@@ -61,7 +61,7 @@ import json
 
 import lab
 from wgemma import loading
-from wgemma.engine.engine import Options
+from wgemma.engine.options import Options
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.files.page_sources import PageSource
@@ -74,7 +74,7 @@ loading.prepare = trust
 device = await BrowserDevice.open(lab.openGpu, "")
 device.compact = False
 gguf = await Gguf.aopen(PageSource(await lab.fileAt("%s")))
-model = await loading.assemble(ModelFiles("tiny", "tiny"), [gguf], device, Options())
+model = await loading.assemble(ModelFiles("tiny", "tiny"), [gguf], loading.Loading(device=device))
 few, many = [base64.b64encode(await model.logit_bytes(ids)).decode() for ids in %s]
 used = sorted({name for name, _ in device._kernels})
 model.close()

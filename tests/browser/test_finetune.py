@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told_as_python_tells_it(face: Face) -> None:
     assert train(face, "")["code"] == "data"
     assert train(face, LESSON, rank=0) | {"losses": 0, "stopped": 0} == {
         "code": "settings",
-        "message": "rank is 0; it must be a whole number of 1 to 1024.",
+        "message": "rank is 0; it must be a whole number from 1 to 1024.",
         "steps": [],
         "losses": 0,
         "stopped": 0,
@@ -142,7 +142,7 @@ def test_a_gpu_that_goes_away_ends_the_training_and_not_the_model(face: Face, ki
     face.page.wait_for_function("() => made > 1", timeout=120_000)
     kill_gpu()
     told = face.run("() => over")
-    assert told["code"] == "training" and "begin the training again" in told["message"]
+    assert told["code"] == "training" and "start the training again" in told["message"]
     assert np.array_equal(logits(face), bare)
 
 
@@ -239,10 +239,10 @@ def test_bad_lines_are_named_and_can_be_left_out(app):
     app["finetune-start"].click()
     app["finetune-use"].wait_for()
     assert app.page.evaluate("() => scripted.tuned[0].settings.skipBad") is True
-    app.page.evaluate("() => { scripted.unreadable = 'the data holds no example.' }")
+    app.page.evaluate("() => { scripted.unreadable = 'the data contains no example.' }")
     give(app, "empty.jsonl")
     app["finetune-error"].wait_for()
-    assert app.text("finetune-error") == "the data holds no example."
+    assert app.text("finetune-error") == "the data contains no example."
     assert app["finetune-start"].is_disabled() and app.text("finetune-bad") == ""
 
 
@@ -279,7 +279,7 @@ def test_while_it_learns_nothing_is_lost(app):
 
 
 def test_a_training_that_fails_gives_what_it_learnt_before(app):
-    begin(app, trouble="the loss became nan at step 5, by the example in line 3: mend it or take it out.")
+    begin(app, trouble="the loss became nan at step 5, caused by the example in line 3. Fix it or remove it.")
     app["finetune-error"].wait_for()
     assert "line 3" in app.text("finetune-error")
     assert app["finetune-use"].is_visible() and app.text("status") == "ready"

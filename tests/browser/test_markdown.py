@@ -169,7 +169,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_takes_less_than_a_second(page, name):
-    assert any(draw(page, BOMBS[name])["time"] < 1000 for _ in range(3))  # the machine may be busy
+    assert any(draw(page, BOMBS[name])["time"] < 1000 for _ in range(5))  # the machine may be busy
     assert page.evaluate(DEPTH) < 100
 
 

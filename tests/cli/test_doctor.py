@@ -13,7 +13,7 @@ from wgemma.cli import main
 from wgemma.cli.doctor import hints
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo
 from wgemma.gpu.native import adapters
-from wgemma.reference.sweep import Verdict, cases
+from wgemma.reference.sweep import CaseVerdict, cases
 
 needs_adapter = pytest.mark.skipif(not adapters(), reason="there is no WebGPU adapter")
 QUICK = {case.kernel for case in cases() if case.quick}
@@ -62,10 +62,10 @@ def test_a_kernel_that_fails_is_named(capsys: pytest.CaptureFixture[str], monkey
 
 
 def judged(wrong: str = "", broken: str = "") -> Any:
-    def sweep(device: Any, only: str | None = None, *, quick: bool = False) -> Iterator[Verdict]:
+    def sweep(device: Any, only: str | None = None, *, quick: bool = False) -> Iterator[CaseVerdict]:
         if only == broken:
             raise RuntimeError("it does not compile")
-        yield Verdict(f"{only} case", only or "", 0.5 if only == wrong else 0.0, 1e-5, only != wrong)
+        yield CaseVerdict(f"{only} case", only or "", 0.5 if only == wrong else 0.0, 1e-5, only != wrong)
 
     return sweep
 

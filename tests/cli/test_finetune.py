@@ -129,7 +129,7 @@ def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: 
     assert printed.out.startswith("Adapter written to out: loss ")
     assert printed.out.endswith("\n  wgemma run gemma4:tiny --adapter out\n")
     assert main(arguments) == 1
-    assert "out holds a training that got as far as step 2. Go on with it by --resume" in capsys.readouterr().err
+    assert "out contains a training run that reached step 2. Continue it with --resume" in capsys.readouterr().err
 
 
 # -- mistakes
@@ -137,16 +137,16 @@ def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: 
 MISTAKES = [
     (["none.jsonl"], "none.jsonl cannot be read: No such file"),
     ([TINY, "bad.jsonl"], "bad.jsonl has 2 bad lines:\n  line 1: not JSON"),
-    ([TINY, "empty.jsonl"], "empty.jsonl holds no example"),
-    (["someone/mygemma:v1", "data.jsonl"], "comes with an adapter of its own; train one for "),
+    ([TINY, "empty.jsonl"], "empty.jsonl contains no example"),
+    (["someone/mygemma:v1", "data.jsonl"], "already includes an adapter; train one for "),
     (["gemma4:tini", "data.jsonl"], "Did you mean gemma4:tiny"),
-    ([TINY, "data.jsonl", "--rank", "0"], "rank is 0; it must be a whole number of 1 to 1024"),
+    ([TINY, "data.jsonl", "--rank", "0"], "rank is 0; it must be a whole number from 1 to 1024"),
     ([TINY, "data.jsonl", "--targets", "q,x"], "targets has 'x'"),
     ([TINY, "data.jsonl", "--seq", "1000000"], "seq is 1000000; this model's context is"),
-    ([TINY, "data.jsonl", "--resume"], "data-lora holds no checkpoint to go on from; begin without --resume"),
-    ([TINY, "data.jsonl", "-o", "data.jsonl"], "data.jsonl is a file; give a folder"),
+    ([TINY, "data.jsonl", "--resume"], "data-lora has no checkpoint to resume from. Start without --resume"),
+    ([TINY, "data.jsonl", "-o", "data.jsonl"], "data.jsonl is a file. Name a folder"),
     ([TINY, "data.jsonl", "--validation", "none.jsonl"], "none.jsonl cannot be read"),
-    ([TINY, "data.jsonl", "--device", "reference"], "training needs a GPU"),
+    ([TINY, "data.jsonl", "--device", "reference"], "need a GPU, but the model runs on NumPy"),
 ]
 
 

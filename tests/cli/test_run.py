@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from PIL import Image
 from range_server import good, serve
 from wgemma.api import Part, Usage
 from wgemma.cli import main
-from wgemma.cli.chat_answer import Reply, Stop, answer
+from wgemma.cli.chat_answer import Answer, Stop, answer
 from wgemma.cli.chat_commands import Line, gather, split_command
-from wgemma.cli.chat_conversation import NO_TOOLS, Conversation, Settings
+from wgemma.cli.chat_conversation import NO_TOOLS, ChatSettings, Conversation
 from wgemma.cli.chat_model import describe_plan
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
-from wgemma.engine.engine import Plan
+from wgemma.engine import opening
+from wgemma.engine.opening import Plan
 from wgemma.errors import DeviceError, Error, SessionError, SettingsError
+from wgemma.files.gguf import Gguf
+from wgemma.model.config import Config
 from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 
@@ -236,11 +240,35 @@ def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
 
 
 def test_the_plan_names_every_part_and_their_sum() -> None:
-    told = describe_plan("m on g", Plan(1000, 2000, False, 3000, 4000), 77)
+    told = describe_plan("m on g", Plan(1000, 2000, False, 500, 3000, 4000, context=77, reads=1000))
     assert told == (
         "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, read row by row), "
         "KV cache 3.0 kB (GPU, once all 77 tokens are in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
     )
+
+
+def test_a_model_is_opened_parsed_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    opened, parsed, planned = Gguf.aopen.__func__, Config.from_gguf.__func__, opening.plan  # type: ignore[attr-defined]
+
+    async def aopen(cls: type[Gguf], target: Any) -> Gguf:
+        counts["opened"] += 1
+        return await opened(cls, target)
+
+    def from_gguf(cls: type[Config], gguf: Gguf) -> Config:
+        counts["parsed"] += 1
+        return parsed(cls, gguf)
+
+    async def plan(*args: Any, **options: Any) -> Plan:
+        counts["planned"] += 1
+        return await planned(*args, **options)
+
+    monkeypatch.setattr(Gguf, "aopen", classmethod(aopen))
+    monkeypatch.setattr(Config, "from_gguf", classmethod(from_gguf))
+    monkeypatch.setattr("wgemma.loading.plan", plan)
+    monkeypatch.setattr("wgemma.engine.opening.plan", plan)
+    assert run_here(["run", TINY, "hello", "--max-tokens", "2"]) == 0
+    assert counts == {"opened": 1, "parsed": 1, "planned": 1}
 
 
 # -- the chat at a terminal
@@ -586,7 +614,7 @@ def test_tool_calls_are_lines_of_their_own() -> None:
 
 
 def test_a_reply_remembers_what_came_and_when() -> None:
-    reply = Reply()
+    reply = Answer()
     model: Any = Echo(Part("thinking", "hm"), Part("content", "Y"), Part("content", "es"))
     answer(model, [], {}, reply, lambda part: None)
     assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
@@ -607,10 +635,10 @@ def test_the_first_ctrl_c_ends_the_answer_between_two_parts_and_the_second_at_on
 
     parts = [Part("content", str(i)) for i in range(9)]
     model: Any = Echo(*parts)
-    reply = Reply()
+    reply = Answer()
     answer(model, [], {}, reply, once)
     assert (reply.text, reply.finish_reason, reply.kept, model.was_reset) == ("0123", "cancelled", True, False)
-    reply = Reply()
+    reply = Answer()
     answer(model, [], {}, reply, twice)
     assert (reply.text, reply.finish_reason, model.was_reset) == ("0", "cancelled", True)
 
@@ -623,18 +651,18 @@ def test_ctrl_c_is_itself_again_afterwards() -> None:
 
 
 def test_what_was_cut_before_anything_was_said_is_not_kept() -> None:
-    chat = Conversation(Settings())
-    cancelled = Reply(thinking="hm", finish_reason="cancelled")
+    chat = Conversation(ChatSettings())
+    cancelled = Answer(thinking="hm", finish_reason="cancelled")
     chat.keep("why?", cancelled)
     assert chat.messages == []
     assert "dropped" in remark(cancelled, 10)
-    chat.keep("why?", Reply(text="Beca", finish_reason="cancelled"))
+    chat.keep("why?", Answer(text="Beca", finish_reason="cancelled"))
     assert [message["content"] for message in chat.messages] == ["why?", "Beca"]
 
 
 def test_a_call_of_a_tool_is_answered_that_there_is_none() -> None:
-    chat = Conversation(Settings())
-    chat.keep("why?", Reply(tool_calls=[ToolCall("look", {"at": "sky"}), ToolCall("", error="x")]))
+    chat = Conversation(ChatSettings())
+    chat.keep("why?", Answer(tool_calls=[ToolCall("look", {"at": "sky"}), ToolCall("", error="x")]))
     assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool"]
     assert NO_TOOLS in render(chat.asking("so?"))
 
@@ -691,7 +719,7 @@ def chat_file(**changes: Any) -> bytes:
 def test_a_file_that_is_no_chat_is_refused_and_changes_nothing(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     path.write_bytes(content)
-    chat = Conversation(Settings({"seed": 1}), [{"role": "user", "content": "hi"}], "Be brief.")
+    chat = Conversation(ChatSettings({"seed": 1}), [{"role": "user", "content": "hi"}], "Be brief.")
     with pytest.raises(Error):
         chat.load(path)
     assert (len(chat.messages), chat.system, chat.settings.values) == (1, "Be brief.", {"seed": 1})
@@ -699,10 +727,10 @@ def test_a_file_that_is_no_chat_is_refused_and_changes_nothing(content: bytes, t
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi 🦙"}, {"role": "assistant", "content": "ho"}]
-    chat = Conversation(Settings({"temperature": 0.1, "stop": ["a b"]}, think=True), messages, "Be brief.")
+    chat = Conversation(ChatSettings({"temperature": 0.1, "stop": ["a b"]}, think=True), messages, "Be brief.")
     chat.save(tmp_path / "chat", "m")
     chat.save(tmp_path / "chat", "m")
-    other = Conversation(Settings())
+    other = Conversation(ChatSettings())
     assert other.load(tmp_path / "chat") == "m"
     assert (other.messages, other.system, other.settings) == (messages, "Be brief.", chat.settings)
     with pytest.raises(SessionError, match="not a saved chat"):

@@ -13,14 +13,15 @@ import pytest
 import wgemma
 from adapter_maker import adapter, pair
 from fake_device import FakeDevice
+from one_sequence import OneSequence, engine_on
 from real_shapes import write_e2b
 from wgemma.engine import saved
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import GpuBackend
-from wgemma.engine.engine import Engine, Options
+from wgemma.engine.options import Options
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
-from wgemma.engine.session import Session
 from wgemma.files.adapters import AdapterFile, Pair, write_gguf_adapter
 from wgemma.gpu.device import Limits
 from wgemma.gpu.native import NativeBuffer, NativeDevice
@@ -71,12 +72,12 @@ def test_switching_from_call_to_call_records_nothing_anew(model: wgemma.Model) -
     backend = backend_of(model)
     for choice in ("first", None):
         greedy(model, adapter=choice)
-    programs, kernels = dict(backend.session._programs), len(backend.device._kernels)  # type: ignore[attr-defined]
+    programs, kernels = dict(backend.runner.programs.recorded), len(backend.device._kernels)  # type: ignore[attr-defined]
     allocated = backend.device.allocated  # type: ignore[attr-defined]
     said = [greedy(model, adapter=choice) for choice in ("second", {"first": 2, "second": -1}, "first", None)]
     assert len({tuple(tokens) for tokens in said}) > 1
     assert greedy(model) == greedy(model, adapter={"first": 1.0, "second": 1})
-    assert backend.session._programs == programs
+    assert backend.runner.programs.recorded == programs
     assert len(backend.device._kernels) == kernels  # type: ignore[attr-defined]
     assert backend.device.allocated == allocated  # type: ignore[attr-defined]
 
@@ -91,7 +92,7 @@ def test_what_was_computed_under_one_adapter_is_not_used_under_another(model: wg
 
 
 def test_a_call_is_told_what_it_may_choose(model: wgemma.Model) -> None:
-    with pytest.raises(wgemma.SettingsError, match=r"no adapter called 'third' is loaded\. There is: first, second"):
+    with pytest.raises(wgemma.SettingsError, match=r"no adapter called 'third' is loaded\. Loaded: first, second"):
         greedy(model, adapter="third")
     for wrong in ({"first": "much"}, {"first": float("nan")}, 3):
         with pytest.raises(wgemma.SettingsError, match=r"scale|must be a name"):
@@ -174,7 +175,7 @@ def test_a_saved_session_remembers_its_adapters(model: wgemma.Model, tmp_path: P
     greedy(model, adapter="first")
     assert backend.reused == 0
     model.unload_adapter("second")
-    with pytest.raises(wgemma.SessionError, match="an adapter that is not loaded here"):
+    with pytest.raises(wgemma.SessionError, match="an adapter that is not loaded"):
         model.restore(tmp_path / "chat")
     model.load_adapter(loras["second"], "by another name")
     model.restore(tmp_path / "chat")
@@ -185,7 +186,7 @@ def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> Non
     engine = backend_of(model).engine
     adapters = engine.adapters
     expected = {name: greedy(model, adapter=name) for name in ("first", "second")}
-    sessions = {name: Session(engine) for name in expected}
+    sessions = {name: OneSequence(Runner(engine)) for name in expected}
     streams = {}
     for name, session in sessions.items():
         session.use(adapters.choose(name))
@@ -197,7 +198,7 @@ def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> Non
     assert said == expected
     fork = sessions["first"].fork()
     assert [token.id for token in iterate(fork.generate(PROMPT, Sampling(temperature=0), 4))] == expected["first"]
-    for session in (*sessions.values(), fork):
+    for session in sessions.values():
         session.free()
 
 
@@ -242,17 +243,17 @@ def test_the_reference_device_chooses_the_same(blob: Path, model: wgemma.Model, 
 
 
 def test_a_damaged_setting_in_a_saved_session_is_refused(model: wgemma.Model, tmp_path: Path) -> None:
-    session = backend_of(model).session
+    backend = backend_of(model)
     greedy(model)
-    run(save(session, tmp_path / "chat"))
+    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
     data = bytearray((tmp_path / "chat").read_bytes())
-    digest = session.adapter.key[0][0].encode()
+    digest = backend.sequence.adapter.key[0][0].encode()
     at = data.index(digest)
     data[at : at + len(digest)] = b"0" * len(digest)
     data[-32:] = hashlib.sha256(data[:-32]).digest()
     (tmp_path / "chat").write_bytes(data)
-    with pytest.raises(wgemma.SessionError, match="not loaded here"):
-        run(restore(backend_of(model).engine, tmp_path / "chat"))
+    with pytest.raises(wgemma.SessionError, match="not loaded"):
+        run(restore(backend_of(model).runner, tmp_path / "chat"))
     with pytest.raises(wgemma.SessionError, match="which adapters"):
         saved._adapter(backend_of(model).engine, [["x"]], "chat")
 
@@ -274,14 +275,16 @@ def test_seven_targets_cost_one_dispatch_for_each_input_they_share_or_one_in_all
         }
         device = FakeDevice(Limits(binding=2 << 30, buffer=4 << 30, storage_buffers=12))
         device.in_order = in_order
-        engine = run(Engine.load(device, gguf, Options(ple="gpu")))  # type: ignore[arg-type]
+        engine = engine_on(device, gguf, Options(ple="gpu"))  # type: ignore[arg-type]
         run(engine.adapt(Adapters().having(AdapterFile("x", pairs, 16.0), "x", 1.0)))
-        session, counts = Session(engine), {}
+        session, counts = OneSequence(Runner(engine)), {}
         for choice in (None, "x"):
             session.use(engine.adapters.choose(choice))
             list(iterate(session.generate([2, *range(1000, 1020)], Sampling(), 2)))
             tapes = [
-                tape for (rows, _, finish, adapted, _), (tape, _) in session._programs.items() if rows == 1 and finish
+                tape
+                for (rows, _, finish, adapted, _), (tape, _) in session.programs.recorded.items()
+                if rows == 1 and finish
             ]
             counts[choice] = max(tape.dispatches for tape in tapes)
         layers = engine.weights.layers

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wgemma.engine.buckets import share
-from wgemma.engine.engine import CHUNK, IMAGE_ROWS
+from wgemma.engine.options import CHUNK, IMAGE_ROWS
 from wgemma.errors import SettingsError
 
 MOST = IMAGE_ROWS[-1]
@@ -59,5 +59,5 @@ def test_an_image_takes_the_text_behind_it_along_and_waits_for_the_text_before()
 
 
 def test_an_image_that_fits_no_pass_is_a_sentence() -> None:
-    with pytest.raises(SettingsError, match="an image of 600 tokens does not fit: a pass takes 512 here"):
+    with pytest.raises(SettingsError, match="an image of 600 tokens does not fit into a pass of 512 rows"):
         share(700, [(0, 600)], 512, 512)

@@ -5,14 +5,14 @@ import tracemalloc
 import pytest
 
 from fake_device import FakeDevice
+from one_sequence import OneSequence, engine_on
 from real_shapes import write_e2b
-from wgemma.engine.engine import Engine, Options, plan
+from wgemma.engine.options import Options
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.session import Session
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.device import DEFAULT_LIMITS, Limits
-from wgemma.model.config import Config
-from wgemma.sync import iterate, run
+from wgemma.sync import iterate
 
 LARGE = Limits(binding=2 << 30, buffer=4 << 30)
 
@@ -24,15 +24,15 @@ def e2b(tmp_path_factory: pytest.TempPathFactory) -> Gguf:
     return Gguf.open(path)
 
 
-def first_token(e2b: Gguf, limits: Limits, depth: int = 20, ple: str = "gpu") -> tuple[FakeDevice, Session]:
+def first_token(e2b: Gguf, limits: Limits, depth: int = 20, ple: str = "gpu") -> tuple[FakeDevice, OneSequence]:
     device = FakeDevice(limits)
-    session = Session(run(Engine.load(device, e2b, Options(ple=ple))))  # type: ignore[arg-type]
+    session = OneSequence(Runner(engine_on(device, e2b, Options(ple=ple))))  # type: ignore[arg-type]
     list(iterate(session.generate([2, *range(1000, 1000 + depth - 1)], Sampling(), 3)))
     return device, session
 
 
-def decode_dispatches(session: Session) -> int:
-    return max(tape.dispatches for (rows, *_), (tape, _) in session._programs.items() if rows == 1)
+def decode_dispatches(session: OneSequence) -> int:
+    return max(tape.dispatches for (rows, *_), (tape, _) in session.programs.recorded.items() if rows == 1)
 
 
 @pytest.mark.parametrize("depth", [20, 3000, 16_000, 60_000, 130_000])
@@ -52,19 +52,6 @@ def test_e2b_needs_at_most_60_pipelines_before_its_first_token(e2b: Gguf) -> Non
         assert len(device.kernels) <= 60
 
 
-def test_the_plan_tells_what_loading_then_takes(e2b: Gguf) -> None:
-    config, options = Config.from_gguf(e2b), Options(context=4096)
-    told = plan(config, e2b.tensors, options, 4096, True)
-    device = FakeDevice(LARGE)
-    engine = run(Engine.load(device, e2b, options))  # type: ignore[arg-type]
-    assert abs(sum(b.size for b in engine.weights.buffers) - told.weights - told.table) < 0.01 * told.weights
-    assert 0.5 < told.activations / engine.decoder.scratch.nbytes < 2
-    before = device.allocated
-    session = Session(engine)
-    assert abs(session.cache.nbytes - told.kv) <= 0.2 * told.kv
-    assert device.allocated > before
-
-
 def test_a_prompts_sums_in_parts_take_no_memory_of_their_own(e2b: Gguf) -> None:
     device, session = first_token(e2b, LARGE, 500)
     assert "add_up" in {name for name, _ in device.kernels}
@@ -75,7 +62,7 @@ def test_a_prompts_sums_in_parts_take_no_memory_of_their_own(e2b: Gguf) -> None:
 
 def test_loading_keeps_the_python_heap_small(e2b: Gguf) -> None:
     tracemalloc.start()
-    run(Engine.load(FakeDevice(LARGE), e2b, Options()))  # type: ignore[arg-type]
+    engine_on(FakeDevice(LARGE), e2b, Options())  # type: ignore[arg-type]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6

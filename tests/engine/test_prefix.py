@@ -7,11 +7,12 @@ from typing import Any, Literal
 import pytest
 
 import wgemma
+from one_sequence import OneSequence
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.sampling import Sampling
 from wgemma.gpu.native import NativeDevice
-from wgemma.sync import iterate, run
+from wgemma.sync import iterate
 from wgemma.text.template import Segment, segments
 
 THOUGHT = "pondering the matter " * 120  # longer than the rings can step back over
@@ -26,13 +27,13 @@ def model(data: Path, gpu: NativeDevice) -> wgemma.Model:
 def say(model: wgemma.Model, prompt: list[int], reply: str) -> tuple[int, list[int]]:
     """Lets the model 'generate' a scripted reply; how many tokens of the prompt were there already, and its ids."""
     assert isinstance(model.backend, GpuBackend)
-    session, tokenizer = model.backend.session, model.tokenizer
+    session, tokenizer = OneSequence.of(model.backend), model.tokenizer
     begun = iterate(session.generate(prompt, Sampling(temperature=0), 1, marks(tokenizer, prompt)))
     next(begun)
     begun.close()
     reused = session.reused
     ids = tokenizer.encode(reply + "<turn|>", special=True)
-    run(session.prefill([*prompt, *ids, 0]))
+    session.prefill([*prompt, *ids, 0])
     return reused, ids[:-1]
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import wgemma
 from wgemma.engine.sampling import Outcome, Sampler, Sampling, alternatives, outcome
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
@@ -31,7 +32,7 @@ class Bench:
         self.device = device
         self.rows = device.buffer(16, "rows")
         self.history = device.buffer(4 * 4096, "history")
-        self.sampler = Sampler(device, config, self.rows, self.history)
+        self.sampler = Sampler(Ledger(device), config, self.rows, self.history)
 
     def draw(self, logits: Floats, sampling: Sampling, past: list[int]) -> tuple[Outcome, Floats]:
         """The outcome, and the logits it was drawn from."""

@@ -18,7 +18,7 @@ from wgemma.errors import MediaError, ModelError, SessionError, TemplateError
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
 from wgemma.gpu.native import NativeDevice
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT
 from wgemma.sync import run
 from wgemma.text.parts import content_of
 
@@ -143,7 +143,7 @@ def test_a_picture_that_lost_its_content_must_be_sent_again(
     (first,), (second,) = run(media.place(both))
     assert first.content and second.content  # a prompt's own pictures are held, whatever they take
     run(media.place(both[1:]))
-    with pytest.raises(SessionError, match=r"an image of this chat is not held any more\. Send it again"):
+    with pytest.raises(SessionError, match=r"an image in this chat is no longer cached\. Send it again"):
         run(media.rows(first.first))
     assert see(media, picture(1)) is first
     assert run(media.rows(first.first))[0] == picture(1).rgba
@@ -331,6 +331,6 @@ def test_a_projector_of_another_model_is_refused_by_name(shared: Path, data: Pat
     before = gpu.allocated
     with pytest.raises(ModelError, match=r"mmproj-tiny-31b-F16.gguf was made for a model 256 wide; .* is 64 wide"):
         wgemma.load(blob(data, "gemma4:tiny"), projector=shared / "models/mmproj-tiny-31b-F16.gguf", device=gpu)
-    with pytest.raises(ModelError, match="holds neither a vision nor an audio tower"):
+    with pytest.raises(ModelError, match="has neither a vision nor an audio tower"):
         wgemma.load(blob(data, "gemma4:tiny"), projector=shared / "models/tiny-31b-F16.gguf", device=gpu)
     assert gpu.allocated == before

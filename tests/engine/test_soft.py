@@ -1,7 +1,7 @@
 """Soft rows among ids."""
 
 from wgemma.engine.soft import common_start, outside, runs
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT
 
 
 def test_a_run_ends_with_its_medium_or_where_it_begins_anew() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from strict_device import Refused, check_copy, check_map, check_write
 from wgemma.gpu.bytes import around, cut
-from wgemma.gpu.device import Span
+from wgemma.gpu.device import Copy, Span
 from wgemma.gpu.native import NativeBuffer, NativeDevice
-from wgemma.gpu.tape import Copy, Tape
+from wgemma.gpu.tape import Tape
 from wgemma.sync import run
 
 SIZE = 64

@@ -182,7 +182,7 @@ def test_a_result_that_cannot_be_given_is_a_sentence(device: NativeDevice) -> No
     buffer = filled(device, 1)
     reading = device.read_later(buffer, 0, 4)
     reading._staging.destroy()
-    with pytest.raises(DeviceError, match="the GPU did not give its result: "):
+    with pytest.raises(DeviceError, match="reading a result from the GPU failed: "):
         run(reading.bytes())
     device.free(buffer)
 

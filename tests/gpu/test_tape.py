@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Span
+from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Command, Copy, Dispatch, Span
 from wgemma.gpu.shaders import Uniform
-from wgemma.gpu.tape import Command, Copy, Dispatch, Tape
+from wgemma.gpu.tape import Tape
 
 
 @dataclass
@@ -44,8 +44,7 @@ class FakeDevice:
         self.live.remove(buffer)
 
     def write(self, buffer: Any, offset: int, data: bytes | memoryview) -> None:
-        assert offset == 0
-        buffer.data = bytes(data)
+        buffer.data = buffer.data[:offset].ljust(offset, b"\0") + bytes(data) + buffer.data[offset + len(data) :]
 
     async def read(self, buffer: Any, offset: int = 0, size: int | None = None) -> bytes:
         raise NotImplementedError
@@ -82,6 +81,19 @@ def test_each_dispatch_gets_its_own_parameters(device: FakeDevice) -> None:
         assert span.offset % device.limits.offset_alignment == 0
         assert span.buffer.data[span.offset : span.offset + len(packed)] == packed
     assert first.bindings["params"] != second.bindings["params"]
+
+
+def test_parameters_can_be_changed_between_replays(device: FakeDevice) -> None:
+    tape, x, y = Tape(device, "step"), FakeBuffer(4), FakeBuffer(4)
+    for count in (7, 8):
+        tape.run("plain", [1], {"x": x})
+        tape.run("scale", [1], {"x": x, "y": y}, {"count": count, "factor": 0.5})
+    tape.program()
+    tape.change(1, {"count": 9, "factor": 0.25})
+    found = [struct.unpack_from("<If", device.live[0].data, 256 * slot) for slot in (0, 1)]
+    assert found == [(7, 0.5), (9, 0.25)]
+    with pytest.raises(ValueError, match="no value for factor"):
+        tape.change(0, {"count": 1})
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from wgemma.model.attention import many_form
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import tile_back_form
 from wgemma.model.matmul import Choices, Matmuls, Result
+from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference.cases.training_attention import back_threads
 from wgemma.reference.lab import GUARD, Lab
 from wgemma.reference.quantize import quantize
-from wgemma.reference.twins import Row, paired
+from wgemma.reference.twins import paired
 
 Floats = NDArray[np.float32]
 Golden = dict[str, Any]

@@ -18,6 +18,7 @@ from wgemma.engine.backend import GpuBackend
 from wgemma.errors import AdapterError
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.gpu.device import Limits, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model import attention
@@ -240,7 +241,8 @@ def test_room_for_an_adapter_is_laid_out_as_a_loaded_one(shared: Path, gpu: Nati
         chosen = {
             name: made for name, made in file.pairs.items() if name.split(".")[2] in ("attn_q", "attn_v", "ffn_up")
         }
-        loaded = run(load_adapters(gpu, weights, [replace(file, pairs=chosen)]))
+        ledger = Ledger(gpu)
+        loaded = run(load_adapters(ledger, weights, [replace(file, pairs=chosen)]))
         for ours, theirs in zip(lows.layers, loaded.layers, strict=True):
             for name, low in ours.items():
                 other = theirs[name]
@@ -254,7 +256,7 @@ def test_room_for_an_adapter_is_laid_out_as_a_loaded_one(shared: Path, gpu: Nati
                         begin = j * low.width + where.first
                         got = b[begin : begin + where.step * (where.count - 1) + 1 : where.step]
                         assert got == made.b[j::4]
-        loaded.free(gpu)
+        ledger.free()
 
 
 def numbers(device: NativeDevice, span: object) -> "array[float]":
@@ -275,5 +277,5 @@ def test_what_would_not_be_applied_whole_is_refused(
         assert isinstance(model.backend, GpuBackend)
         strange = AdapterFile("strange", {"blk.0.attn_q.weight": pair(256, 256), "blk.0.other.weight": pair(8, 8)}, 1.0)
         with pytest.raises(AdapterError, match=r"strange changes blk\.0\.other\.weight, which wgemma cannot adapt"):
-            run(load_adapters(gpu, model.backend.engine.weights, [strange]))
+            run(load_adapters(Ledger(gpu), model.backend.engine.weights, [strange]))
         assert gpu.allocated == before

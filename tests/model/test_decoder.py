@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import wgemma
 from wgemma.gpu.native import NativeDevice
 from wgemma.model import matmul
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT
 
 Floats = NDArray[np.float32]
 DENSE = ("tiny-e2b", "tiny-31b", "tiny-heads", "tiny-12b")

@@ -2,8 +2,9 @@
 
 import pytest
 
+from wgemma.gpu.device import Dispatch
 from wgemma.gpu.native import NativeDevice
-from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.gpu.tape import Tape
 from wgemma.model.direct import DirectMatmuls
 from wgemma.model.forms import LARGE, large_from, matvec_form, tile_shares
 from wgemma.model.matmul import Matmuls, Precision, Residual, Result

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gguf_writer import write_gguf
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Wanted
@@ -18,7 +19,6 @@ from wgemma.model.tower import (
     Bounds,
     Keys,
     Linear,
-    Scratch,
     find,
     flat,
     linear,
@@ -58,7 +58,7 @@ def test_infinite_bounds_are_far_away_and_a_nan_is_damage() -> None:
     assert bounds_of(name, v__blk__0__attn_k__input_min=infinite) == Bounds()
     with pytest.raises(ModelError, match="not a number"):
         bounds_of(name, v__blk__0__attn_k__input_min=("F32", (1,), floats(float("nan"))))
-    with pytest.raises(ModelError, match="bounds are F32"):
+    with pytest.raises(ModelError, match="bounds must be F32"):
         bounds_of(name, v__blk__0__attn_k__input_min=("F16", (1,), b"\0\0"))
 
 
@@ -88,7 +88,7 @@ def uploaded(
         tensors["v.x.bias"] = ("F32", bias.shape, bias.astype("<f4").tobytes())
     gguf = Gguf.open(write_gguf({}, tensors))
     wanted = linear_tensors("v.x", w.shape[1], w.shape[0], bias=bias is not None)
-    uploader = Uploader(device, gguf)
+    uploader = Uploader(Ledger(device), gguf)
     lin = run(load_linear(uploader, find(gguf, wanted), "v.x"))
     uploader.close()
     return lin, uploader
@@ -105,22 +105,21 @@ def test_a_linear_clips_what_goes_in_and_what_comes_out(
     bounds = Bounds(-0.5, 1.5, -0.25, 0.75)
     lin, uploader = uploaded(gpu, w, b if bias else None, bounds)
     assert lin.bounds == bounds
-    with Scratch(gpu, "test") as scratch:
-        given, y = scratch.buffer(x.nbytes), scratch.buffer(4 * rows * n)
+    with Ledger(gpu) as scratch:
+        given, y = scratch.buffers((size, "test") for size in (x.nbytes, 4 * rows * n))
         gpu.write(given, 0, x.tobytes())
         tape = Tape(gpu, "test")
         linear(tape, lin, rows, given, y)
         submit(tape)
         got = np.frombuffer(run(gpu.read(y)), dtype="<f4").reshape(rows, n)
-    for buffer in uploader.buffers:
-        gpu.free(buffer)
+    uploader.ledger.free()
     expected = np.clip(np.clip(x, -0.5, 1.5) @ w.T + (b if bias else 0), -0.25, 0.75)
     assert np.sqrt(np.mean((got - expected) ** 2) / np.mean(expected**2)) < 1e-6
 
 
 def test_rows_that_end_within_a_block_are_for_those_who_know(gpu: NativeDevice) -> None:
     gguf = Gguf.open(write_gguf({}, {"w": ("F16", (44, 2), None), "odd": ("F16", (6, 2), None)}))
-    uploader = Uploader(gpu, gguf)
+    uploader = Uploader(Ledger(gpu), gguf)
     with pytest.raises(ModelError, match="needs a multiple of 32"):
         run(uploader.matrix([(gguf.tensors["w"], RowOrder())]))
     with pytest.raises(ModelError, match="needs a multiple of 4"):
@@ -128,8 +127,7 @@ def test_rows_that_end_within_a_block_are_for_those_who_know(gpu: NativeDevice) 
     matrix = run(uploader.matrix([(gguf.tensors["w"], RowOrder())], ragged=True))
     assert (matrix.columns, matrix.blocks) == (44, 2)
     uploader.close()
-    for buffer in uploader.buffers:
-        gpu.free(buffer)
+    uploader.ledger.free()
 
 
 # -- what is checked
@@ -140,8 +138,8 @@ def test_tensors_are_checked_for_presence_shape_and_type() -> None:
     assert set(find(gguf, {"a": Wanted((4,)), "c": Wanted((1,), optional=True)})) == {"a"}
     for name, want, complaint in (
         ("c", Wanted((4,)), "is missing"),
-        ("a", Wanted((5,)), r"has the shape \[4\]"),
-        ("b", Wanted((32,)), "has the type Q8_0"),
+        ("a", Wanted((5,)), r"has shape \[4\]"),
+        ("b", Wanted((32,)), "has type Q8_0"),
     ):
         with pytest.raises(ModelError, match=complaint):
             find(gguf, {name: want})
@@ -150,7 +148,7 @@ def test_tensors_are_checked_for_presence_shape_and_type() -> None:
 def test_a_convolution_becomes_a_matrix_unless_it_is_quantised() -> None:
     gguf = Gguf.open(write_gguf({}, {"a": ("F16", (16, 16, 3, 8), None), "b": ("Q8_0", (32, 2), None)}))
     assert flat(gguf.tensors["a"], 768).shape == (768, 8)
-    with pytest.raises(ModelError, match="a convolution is F32, F16 or BF16"):
+    with pytest.raises(ModelError, match="a convolution must be F32, F16 or BF16"):
         flat(gguf.tensors["b"], 64)
 
 
@@ -165,11 +163,11 @@ def test_keys_are_read_in_either_spelling_and_checked() -> None:
 
 def test_scratch_goes_however_the_work_ends(gpu: NativeDevice) -> None:
     before = gpu.allocated
-    with pytest.raises(ZeroDivisionError), Scratch(gpu, "test") as scratch:
-        scratch.buffer(64)
+    with pytest.raises(ZeroDivisionError), Ledger(gpu) as scratch:
+        scratch.buffer(64, "test")
         raise ZeroDivisionError
-    with Scratch(gpu, "test") as scratch:
-        scratch.buffer(64)
-        result = scratch.kept(scratch.buffer(32))
+    with Ledger(gpu) as scratch:
+        scratch.buffer(64, "test")
+        result = scratch.keep(scratch.buffer(32, "test"))
     assert gpu.allocated == before + 32
     gpu.free(result)

@@ -133,10 +133,10 @@ def test_matrices_larger_than_a_binding_are_cut_into_parts(
     ("change", "message"),
     [
         (lambda t: {k: v for k, v in t.items() if k != "blk.1.attn_q.weight"}, r"blk\.1\.attn_q\.weight.*missing"),
-        (lambda t: {**t, "output_norm.weight": ("F32", (8,), bytes(32))}, r"output_norm\.weight has the shape \[8\]"),
+        (lambda t: {**t, "output_norm.weight": ("F32", (8,), bytes(32))}, r"output_norm\.weight has shape \[8\]"),
         (
             lambda t: {**t, "blk.0.ffn_up.weight": ("IQ4_NL", t["blk.0.ffn_up.weight"][1], None)},
-            r"blk\.0\.ffn_up\.weight has the type IQ4_NL",
+            r"blk\.0\.ffn_up\.weight has type IQ4_NL",
         ),
     ],
 )

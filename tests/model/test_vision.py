@@ -16,6 +16,7 @@ from wgemma.errors import ModelError, OutOfMemory
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels, read_image
 from wgemma.files.sources import NativeSource
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.model import picture
 from wgemma.model.picture import bands, needed, resized
@@ -55,7 +56,7 @@ def towers(shared: Path, gpu: NativeDevice) -> Iterator[Callable[[str], Vision]]
 
     def tower(name: str) -> Vision:
         if name not in loaded:
-            loaded[name] = run(load_vision(gpu, Gguf.open(shared / "models" / f"{name}.gguf")))
+            loaded[name] = run(load_vision(Ledger(gpu), Gguf.open(shared / "models" / f"{name}.gguf")))
         return loaded[name]
 
     yield tower
@@ -108,7 +109,7 @@ def test_packed_bounds_give_the_same_tokens(shared: Path, gpu: NativeDevice, tmp
         ("micro", store["gemma4:tiny"]),
         ("micro", store["gemma4:legacy"]),
     ):
-        vision = run(load_vision(gpu, Gguf.open(file)))
+        vision = run(load_vision(Ledger(gpu), Gguf.open(file)))
         expected = np.load(shared / folder / "vision_img_384x336.embd.npy")
         assert relative(encoded(gpu, vision, image(shared, "img_384x336"), 70), expected) <= 1e-3
         vision.free()
@@ -116,7 +117,7 @@ def test_packed_bounds_give_the_same_tokens(shared: Path, gpu: NativeDevice, tmp
 
 @pytest.mark.parametrize("file", ["mmproj-tiny-e2b-F16", "mmproj-tiny-12b-F16"])
 def test_default_limits_are_enough(shared: Path, floor: NativeDevice, file: str) -> None:
-    vision = run(load_vision(floor, Gguf.open(shared / "models" / f"{file}.gguf")))
+    vision = run(load_vision(Ledger(floor), Gguf.open(shared / "models" / f"{file}.gguf")))
     folder = file.removeprefix("mmproj-").removesuffix("-F16")
     expected = np.load(shared / folder / "vision_img_384x336.embd.npy")
     assert relative(encoded(floor, vision, image(shared, "img_384x336"), 70), expected) <= 1e-3
@@ -168,7 +169,7 @@ def test_other_shapes_agree_with_the_reference(gpu: NativeDevice, heads: int, he
     """Heads of 72 and rows of ffn that end within a block, as in the 26B; the feed-forward block in two pieces."""
     rng = np.random.default_rng(head)
     gguf, pixels = small_tower(rng, heads, head, ffn), noise(rng, 150, 100)
-    vision = run(load_vision(gpu, gguf))
+    vision = run(load_vision(Ledger(gpu), gguf))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wgemma.model.vision_tower.FFN_ROWS", 320)
         got = encoded(gpu, vision, pixels, 70)
@@ -284,16 +285,16 @@ def test_no_image_takes_more_than_its_budget(budget: int) -> None:
 
 def test_other_budgets_and_empty_images_are_refused(towers: Callable[[str], Vision]) -> None:
     vision = towers("mmproj-tiny-e2b-F16")
-    with pytest.raises(ModelError, match="70, 140, 280, 560, 1120 are possible"):
+    with pytest.raises(ModelError, match="use one of 70, 140, 280, 560, 1120"):
         vision.grid(100, 100, 100)
-    with pytest.raises(ModelError, match="shows nothing"):
+    with pytest.raises(ModelError, match="is empty"):
         vision.grid(0, 100)
 
 
 def test_an_image_longer_than_the_position_table_is_refused(gpu: NativeDevice, towers: Callable[[str], Vision]) -> None:
     vision = towers("mmproj-tiny-e2b-F16")  # knows 128 places
     before = gpu.allocated
-    with pytest.raises(ModelError, match="840 patches long, and this model knows 128 places"):
+    with pytest.raises(ModelError, match="840 patches long, but this model has only 128 positions"):
         run(vision.encode(noise(np.random.default_rng(0), 3000, 2)))
     assert vision.grid(2540, 100, 70) == (42, 1)
     with pytest.raises(ModelError, match="129 patches long"):
@@ -308,7 +309,7 @@ def test_only_the_tokens_stay_and_free_takes_the_weights(shared: Path, gpu: Nati
     before = gpu.allocated
     seen: list[int] = []
     gguf = Gguf.open(shared / "models" / "mmproj-tiny-e2b-F16.gguf")
-    vision = run(load_vision(gpu, gguf, seen.append))
+    vision = run(load_vision(Ledger(gpu), gguf, seen.append))
     assert gpu.allocated == before + vision.nbytes
     assert sum(seen) > 1_000_000
     rows = run(vision.encode(noise(np.random.default_rng(1), 100, 50), 70))
@@ -374,7 +375,7 @@ def test_a_file_says_whether_it_has_eyes(header: Opener, gpu: NativeDevice) -> N
     blind = header("tiny-e2b-F16")
     assert not has_vision(blind)
     with pytest.raises(ModelError, match="no vision tower in this file"):
-        run(load_vision(gpu, blind))
+        run(load_vision(Ledger(gpu), blind))
 
 
 @pytest.mark.parametrize("name", ["mmproj-tiny-e2b-F16", "mmproj-tiny-31b-F16", "mmproj-tiny-12b-F16"])
@@ -407,8 +408,8 @@ def test_shapes_that_cannot_be_are_refused(header: Opener) -> None:
         ("attention.head_count", 32, "128 wide with 32 heads"),
         ("attention.head_count", "2", "must be a whole number"),
         ("embedding_length", 120, "needs a multiple of 32"),
-        ("embedding_length", 256, r"the shape"),
-        ("feed_forward_length", 1 << 40, "is possible"),
+        ("embedding_length", 256, "has shape"),
+        ("feed_forward_length", 1 << 40, "it must be 1 to"),
         ("patch_size", 14, "patch_size of the vision tower is not 16"),
         ("projector.scale_factor", 2, "scale_factor of the vision tower is not 3"),
         ("projector_type", "gemma3", "another model's projector"),
@@ -435,6 +436,6 @@ def test_a_damaged_tower_leaves_nothing_on_the_gpu(header: Opener, gpu: NativeDe
             return b"\xff" * length if offset == gguf.tensors["v.patch_embd.weight"].offset and length < 1000 else data
 
     gguf.source = Damaged()
-    with pytest.raises(ModelError, match="not finite"):
-        run(load_vision(gpu, gguf))
+    with pytest.raises(ModelError, match="NaN or Inf"):
+        run(load_vision(Ledger(gpu), gguf))
     assert gpu.allocated == before

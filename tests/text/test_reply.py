@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from growth import growth, seconds
 from wgemma.text.arguments import parse_call
-from wgemma.text.reply import Part, ReplyParser, ToolCall
+from wgemma.text.reply import ReplyParser, ReplyPart, ToolCall
 from wgemma.text.template import render
 
 Q = '<|"|>'
@@ -23,32 +23,32 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
 TOOLS = [tool("f", city={"type": "string"}, n={"type": "integer"}, note={"anyOf": [{"type": "string"}]})]
 
 
-def joined(parts: list[Part]) -> list[Part]:
-    whole: list[Part] = []
+def joined(parts: list[ReplyPart]) -> list[ReplyPart]:
+    whole: list[ReplyPart] = []
     for part in parts:
         if whole and part.kind != "tool_call" and whole[-1].kind == part.kind:
-            whole[-1] = Part(part.kind, whole[-1].text + part.text)
+            whole[-1] = ReplyPart(part.kind, whole[-1].text + part.text)
         else:
             whole.append(part)
     return whole
 
 
-def parse(*pieces: str, think: bool = True, **options: Any) -> list[Part]:
+def parse(*pieces: str, think: bool = True, **options: Any) -> list[ReplyPart]:
     parser = ReplyParser(think=think, **options)
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return joined(parts + parser.finish())
 
 
-def content(text: str) -> Part:
-    return Part("content", text)
+def content(text: str) -> ReplyPart:
+    return ReplyPart("content", text)
 
 
-def thinking(text: str) -> Part:
-    return Part("thinking", text)
+def thinking(text: str) -> ReplyPart:
+    return ReplyPart("thinking", text)
 
 
-def call(name: str, **arguments: Any) -> Part:
-    return Part("tool_call", tool_call=ToolCall(name, arguments))
+def call(name: str, **arguments: Any) -> ReplyPart:
+    return ReplyPart("tool_call", tool_call=ToolCall(name, arguments))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def call(name: str, **arguments: Any) -> Part:
         ("<|channel>thought\n<|tool_call>x<channel|>y", [thinking("<|tool_call>x"), content("y")]),
     ],
 )
-def test_replies_fall_into_parts(text: str, parts: list[Part]) -> None:
+def test_replies_fall_into_parts(text: str, parts: list[ReplyPart]) -> None:
     assert parse(text) == parts
     assert parse(*text) == parts
 
@@ -161,7 +161,7 @@ def test_a_rendered_tool_call_parses_back_to_its_arguments(arguments: dict[str, 
     calls = [{"function": {"name": "f", "arguments": arguments}}]
     prompt = render([{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": calls}])
     reply = prompt.partition("<|turn>model\n")[2]
-    assert parse(reply) == [Part("tool_call", tool_call=ToolCall("f", arguments))]
+    assert parse(reply) == [ReplyPart("tool_call", tool_call=ToolCall("f", arguments))]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 from wgemma.errors import TrainingError
 from wgemma.sync import run
 from wgemma.train.checkpoints import Checkpoint, Folder, latest, save, steps_saved
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 TENSORS = {"values": b"\1" * 4000, "first": b"\2" * 4000, "second": b"\3" * 4000}
 
 
 def at(step: int, **more: Any) -> Checkpoint:
-    made = {"settings": Settings(rank=4), "model": "m", "data": "d", "tensors": TENSORS, **more}
+    made = {"settings": TrainingSettings(rank=4), "model": "m", "data": "d", "tensors": TENSORS, **more}
     return Checkpoint(step, **made)
 
 
@@ -55,7 +55,7 @@ def test_a_disk_that_is_full_leaves_the_old_one_intact_and_says_so(folder: Folde
     with files_of_at_most(2000), pytest.raises(TrainingError) as caught:
         run(save(folder, at(20)))
     assert str(caught.value).startswith(f"checkpoint-20 cannot be written to {folder.path}: File too large. ")
-    assert "checkpoint-10 is intact: make room and go on with --resume" in str(caught.value)
+    assert "checkpoint-10 is intact. Free some space and continue with --resume" in str(caught.value)
     assert run(latest(folder)) == at(10)
     assert [entry.name for entry in folder.path.iterdir()] == ["checkpoint-10"]
     run(save(folder, at(20)))
@@ -91,7 +91,7 @@ def test_a_damaged_one_is_refused(file: str, harm: str, folder: Folder) -> None:
             path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
         case _:
             path.unlink()
-    with pytest.raises(TrainingError, match=r"checkpoint-20 in .* is damaged.*Delete it, and checkpoint-10 is taken"):
+    with pytest.raises(TrainingError, match=r"checkpoint-20 in .* is damaged.*Delete it to resume from checkpoint-10"):
         run(latest(folder))
 
 
@@ -99,23 +99,23 @@ def test_a_damaged_one_is_refused(file: str, harm: str, folder: Folder) -> None:
 def test_a_state_of_another_kind_is_refused(state: str, folder: Folder) -> None:
     run(save(folder, at(10)))
     (folder.path / "checkpoint-10" / "state.json").write_text(state)
-    with pytest.raises(TrainingError, match="damaged, or of another version"):
+    with pytest.raises(TrainingError, match="damaged or from another version"):
         run(latest(folder))
 
 
 def test_without_any_there_is_nothing_to_go_on_from(folder: Folder) -> None:
-    with pytest.raises(TrainingError, match="holds no checkpoint to go on from; begin without --resume"):
+    with pytest.raises(TrainingError, match=r"has no checkpoint to resume from\. Start without --resume"):
         run(latest(folder))
 
 
 def test_another_model_data_or_settings_are_refused() -> None:
     made = at(10)
     made.refuse_model("m")
-    made.refuse_others(Settings(rank=4, save_every=2), "d")
-    made.refuse_others(Settings(rank=4, lr=1e-5, clip=0.3), "d")  # what a run that went wrong wants lowered
+    made.refuse_others(TrainingSettings(rank=4, save_every=2), "d")
+    made.refuse_others(TrainingSettings(rank=4, lr=1e-5, clip=0.3), "d")  # what a run that went wrong wants lowered
     with pytest.raises(TrainingError, match="checkpoint-10 belongs to another model"):
         made.refuse_model("x")
     with pytest.raises(TrainingError, match="checkpoint-10 was made with other examples"):
-        made.refuse_others(Settings(rank=4), "x")
+        made.refuse_others(TrainingSettings(rank=4), "x")
     with pytest.raises(TrainingError, match=r"other settings \(rank 4, now 8\)"):
-        made.refuse_others(Settings(rank=8), "d")
+        made.refuse_others(TrainingSettings(rank=8), "d")

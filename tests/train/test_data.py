@@ -193,29 +193,29 @@ BAD = {
     "7": "not an object",
     "null": "not an object",
     "{}": r"only the keys \(none\)",
-    '{"text": "x"}': "only the keys text; an example has messages, prompt and completion",
-    '{"messages": []}': "no reply of the assistant's",
+    '{"text": "x"}': "only the keys text; an example needs messages, prompt and completion",
+    '{"messages": []}': "no assistant reply",
     '{"messages": "x"}': "messages must be a list",
-    '{"messages": [{"role": "user", "content": "Hi"}]}': "no reply of the assistant's",
-    '{"messages": [{"role": "assistant", "content": "  "}]}': "no reply of the assistant's",
+    '{"messages": [{"role": "user", "content": "Hi"}]}': "no assistant reply",
+    '{"messages": [{"role": "assistant", "content": "  "}]}': "no assistant reply",
     '{"messages": [{"role": "wizard", "content": "x"}]}': r"messages\[0\] has the role 'wizard'",
     '{"messages": [{"content": "x"}]}': r"messages\[0\] has no role",
-    '{"prompt": "Hi", "completion": ""}': "no reply of the assistant's",
-    '{"prompt": "Hi", "completion": 7}': "a completion that is neither a text nor a list",
-    '{"instruction": "x", "output": 7}': "not a text",
+    '{"prompt": "Hi", "completion": ""}': "no assistant reply",
+    '{"prompt": "Hi", "completion": 7}': "completion must be text or a list",
+    '{"instruction": "x", "output": 7}': "must be text",
     '{"ids": [1, 2], "labels": [1]}': "2 ids but 1 labels",
     '{"ids": [], "labels": []}': "no ids",
-    '{"ids": [1, true], "labels": [1, 1]}': "ids that are not a list of whole numbers",
-    '{"ids": [1, 1.5], "labels": [1, 1]}': "ids that are not a list of whole numbers",
-    '{"ids": [1, 1024], "labels": [1, 1]}': "the id 1024; this vocabulary has 0 to 1023",
-    '{"ids": [1, 2], "labels": [1, -1]}': "the id -1",
+    '{"ids": [1, true], "labels": [1, 1]}': "ids must be a list of whole numbers",
+    '{"ids": [1, 1.5], "labels": [1, 1]}': "ids must be a list of whole numbers",
+    '{"ids": [1, 1024], "labels": [1, 1]}': "id 1024 is not in the vocabulary, which has 0 to 1023",
+    '{"ids": [1, 2], "labels": [1, -1]}': "id -1 is not",
     '{"ids": [1, 2], "labels": [1, -100]}': "nothing to learn",
     '{"prompt": "\\ud800", "completion": "x"}': "half a surrogate pair",
     "[" * 100_000: "not JSON",
     '{"a":' * 100_000: "not JSON",
     '{"messages": [{"role": "user", "content": [{"type": "image", "image": "x.png"}]},'
-    ' {"role": "assistant", "content": "x"}]}': "a picture or a sound; only text",
-    '{"messages": [{"role": "user", "content": "x", "images": ["x"]}, {"role": "assistant", "content": "x"}]}': "pict",
+    ' {"role": "assistant", "content": "x"}]}': "contains an image or audio; training supports only text",
+    '{"messages": [{"role": "user", "content": "x", "images": ["x"]}, {"role": "assistant", "content": "x"}]}': "image",
 }
 
 
@@ -244,7 +244,7 @@ def test_of_many_bad_lines_twenty_are_named(tmp_path: Path) -> None:
         read(path)
     told = str(caught.value)
     assert "33 bad lines" in told and told.count("  line ") == 20 and "and 13 more" in told
-    with pytest.raises(DataError, match="holds no example but 33 bad lines, the first in line 1: not JSON"):
+    with pytest.raises(DataError, match="contains no example but 33 bad lines, the first in line 1: not JSON"):
         read(path, skip_bad=True)
 
 
@@ -252,9 +252,9 @@ def test_of_many_bad_lines_twenty_are_named(tmp_path: Path) -> None:
 def test_a_file_without_examples_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"data\.jsonl holds no example\. Write one JSON object per line"):
+    with pytest.raises(DataError, match=r"data\.jsonl contains no example\. Write one JSON object per line"):
         read(path)
-    with pytest.raises(DataError, match="the data holds no example"):
+    with pytest.raises(DataError, match="the data contains no example"):
         read([])
 
 
@@ -308,7 +308,7 @@ def test_no_bytes_make_it_stumble(data: bytes) -> None:
     try:
         read(data, skip_bad=True)
     except DataError as error:
-        assert "holds no example" in str(error)
+        assert "contains no example" in str(error)
 
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from wgemma.files.adapters import read_adapter
 from wgemma.files.ollama import Store
 from wgemma.gpu.native import NativeDevice
 from wgemma.sync import run
-from wgemma.train.finetune import Result, Task, finetune, prepare_task
+from wgemma.train.finetune import Task, TrainingResult, finetune, prepare_task
 from wgemma.train.trainer import Progress
 
 STORE = Path(__file__).resolve().parent.parent / "data" / "ollama-store"
@@ -32,7 +32,7 @@ def task(out: Path, source: Any = RECORDS, **given: Any) -> Task:
     return run(prepare_task(source, out, given, TOKENIZER, "small", context=512, **options))
 
 
-def finetuned(made: Task, **more: Any) -> Result:
+def finetuned(made: Task, **more: Any) -> TrainingResult:
     learner = BigramLearner(len(TOKENIZER), made.settings)
     return run(finetune(made, learner, base="gemma4:tiny", model="m", **more))
 
@@ -99,17 +99,17 @@ def test_other_data_or_settings_do_not_resume(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="belongs to another model"):
         made = task(tmp_path / "out", resume=True)
         run(finetune(made, BigramLearner(len(TOKENIZER), made.settings), base="x", model="other"))
-    with pytest.raises(TrainingError, match="holds no checkpoint"):
+    with pytest.raises(TrainingError, match="has no checkpoint"):
         task(tmp_path / "none", resume=True)
 
 
 def test_a_folder_with_work_in_it_is_not_written_over(tmp_path: Path) -> None:
     finetuned(task(tmp_path / "out", steps=3))
-    with pytest.raises(TrainingError, match=r"a training that got as far as step 3\. Go on with it by --resume"):
+    with pytest.raises(TrainingError, match=r"a training run that reached step 3\. Continue it with --resume"):
         task(tmp_path / "out")
     for folder in (tmp_path / "out").glob("checkpoint-*"):
         folder.rename(tmp_path / folder.name)
-    with pytest.raises(TrainingError, match="holds an adapter already"):
+    with pytest.raises(TrainingError, match="already contains an adapter"):
         task(tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match="is a file"):
@@ -130,7 +130,7 @@ def test_a_file_of_its_own_validates(tmp_path: Path) -> None:
 def test_what_cannot_work_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="seq is 1024; this model's context is 512 tokens"):
         task(tmp_path, seq=1024)
-    with pytest.raises(DataError, match="holds no example"):
+    with pytest.raises(DataError, match="contains no example"):
         task(tmp_path, [])
     with pytest.raises(DataError, match="line 1: not an object"):
         task(tmp_path, [7])
@@ -139,7 +139,7 @@ def test_what_cannot_work_is_told_before_anything_is_loaded(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_made_is_told_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told: list[Progress] = []
-    with pytest.raises(TrainingError, match="cannot be made: Not a directory"):
+    with pytest.raises(TrainingError, match="cannot be created: Not a directory"):
         finetuned(task(tmp_path / "file" / "out"), progress=told.append)
     assert not told
 
@@ -152,7 +152,7 @@ def test_what_was_left_out_and_cut_is_told(tmp_path: Path) -> None:
     assert [(bad.line, bad.reason.partition(":")[0]) for bad in result.bad] == [(1, "not an object"), (1, "not JSON")]
     assert result.truncated == 1
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "| bad lines left out | 2 |" in card and "| cut to the length of a sequence | 1 |" in card
+    assert "| bad lines skipped | 2 |" in card and "| truncated to the sequence length | 1 |" in card
 
 
 def test_a_disk_that_is_full_at_the_very_end_can_be_made_good(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_eight_examples_are_learnt_by_heart(plain: NativeDevice, tmp_path: Path)
 def test_a_rate_that_spoils_everything_ends_in_a_sentence(plain: NativeDevice, tmp_path: Path) -> None:
     with wgemma.load(TINY, device=plain) as model:
         held = plain.allocated
-        told = r"no loss any more after step 1, and no single example .* with a lower --lr\.$"
+        told = r"no longer give a finite loss after step 1, and no single example .* with a lower --lr\.$"
         with pytest.raises(TrainingError, match=told):
             model.finetune(RECORDS, out=tmp_path / "out", rank=2, steps=3, seq=32, lr=1e8, alpha=1e8, warmup=0)
         assert plain.allocated == held and not list((tmp_path / "out").iterdir())
@@ -251,11 +251,11 @@ def test_a_model_with_an_adapter_of_its_own_is_not_trained(
     plain: NativeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(STORE))
-    told = pytest.raises(wgemma.ModelError, match="an adapter of its own; train one for gemma4:tiny instead")
+    told = pytest.raises(wgemma.ModelError, match="already includes an adapter; train one for gemma4:tiny instead")
     with wgemma.load("someone/mygemma:v1", device=plain) as model, told:
         model.finetune(RECORDS, out=tmp_path / "out")
 
 
 def test_without_a_gpu_training_is_refused(tmp_path: Path) -> None:
-    with wgemma.load(TINY, device="reference") as model, pytest.raises(wgemma.DeviceError, match="needs a GPU"):
+    with wgemma.load(TINY, device="reference") as model, pytest.raises(wgemma.DeviceError, match="need a GPU"):
         model.finetune(RECORDS, out=tmp_path / "out")

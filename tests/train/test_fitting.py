@@ -8,23 +8,25 @@ from typing import Any
 
 import pytest
 
-from wgemma.engine.engine import Engine, Options
+from one_sequence import engine_on
+from wgemma.engine.engine import Engine
+from wgemma.engine.options import Options
 from wgemma.errors import OutOfMemory, TrainingError
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.native import NativeDevice
 from wgemma.sync import run
 from wgemma.train.fitting import capacities, estimate, open_learner
 from wgemma.train.learner import Learner
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
-SETTINGS = Settings(rank=4, alpha=8, seq=64, batch=2)
+SETTINGS = TrainingSettings(rank=4, alpha=8, seq=64, batch=2)
 
 
 @pytest.fixture(scope="module")
 def engine(gpu: NativeDevice, data: Path) -> Iterator[Engine]:
     store = data / "ollama-store"
     with Gguf.open(store / json.loads((store / "EXPECTED.json").read_text())["models"]["gemma4:tiny"]["model"]) as gguf:
-        engine = run(Engine.load(gpu, gguf, Options(context=256)))
+        engine = engine_on(gpu, gguf, Options(context=256))
         yield engine
         engine.free()
 
@@ -38,14 +40,15 @@ def test_the_estimate_is_what_is_allocated(engine: Engine) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = engine.nbytes
+    whole = engine.ledger._whole
+    assert whole is not None
     settings = replace(SETTINGS, seq=256, batch=4)
     room = estimate(engine, replace(settings, seq=64), 64).nbytes
-    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + room))
+    monkeypatch.setattr(whole, "limit", whole.nbytes + room)
     assert capacities(engine, settings) == []
-    with pytest.raises(TrainingError, match=r"GB beside the model.*With seq 64 it would take \d+% of that"):
+    with pytest.raises(TrainingError, match=r"GB beside the model.*With seq 64 it would need \d+% of that"):
         run(open_learner(engine, settings))
-    monkeypatch.setattr(engine, "options", replace(engine.options, memory=held + 1000))
+    monkeypatch.setattr(whole, "limit", whole.nbytes + 1000)
     with pytest.raises(TrainingError, match="lower rank or a smaller model"):
         run(open_learner(engine, settings))
 

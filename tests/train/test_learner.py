@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from wgemma.engine.engine import Engine, Options
+from one_sequence import engine_on
+from wgemma.engine.engine import Engine
+from wgemma.engine.options import Options
 from wgemma.files.adapters import AdapterFile, read_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.native import NativeDevice
@@ -18,12 +20,12 @@ from wgemma.sync import run
 from wgemma.train.batches import Pack
 from wgemma.train.data import Example
 from wgemma.train.learner import Learner
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 SEVEN = ("q", "k", "v", "o", "gate", "up", "down")
 ROWS = 96  # a bucket: the batch has 86
 TARGETS = 60
-SETTINGS = Settings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, lr=1e-3)
+SETTINGS = TrainingSettings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, lr=1e-3)
 
 # case: its base, its adapter, its targets
 CASES = {
@@ -55,7 +57,7 @@ def engines(gpu: NativeDevice, shared: Path) -> Iterator[Callable[[str], Engine]
     def of(base: str) -> Engine:
         if base not in made:
             gguf = Gguf.open(shared / f"models/{base}.gguf")
-            made[base] = run(Engine.load(gpu, gguf, Options(context=256)))
+            made[base] = engine_on(gpu, gguf, Options(context=256))
         return made[base]
 
     yield of
@@ -122,7 +124,7 @@ def test_a_software_adapter_has_the_same_gradients(begin: Callable[..., Learner]
     run(expected.accumulate([batch], TARGETS, 0))
     device = NativeDevice(compact=True)
     with Gguf.open(shared / "models/tiny-e2b-F16.gguf") as gguf:
-        engine = run(Engine.load(device, gguf, Options(context=256)))
+        engine = engine_on(device, gguf, Options(context=256))
         learner = run(Learner.begin(engine, expected.settings, ROWS))
         learner.put(read_adapter(shared / "lora/adapters/e2b-lora9"))
         run(learner.accumulate([batch], TARGETS, 0))
@@ -217,3 +219,23 @@ def test_settings_that_are_whole_numbers_count_as_such(begin: Callable[..., Lear
     run(learner.update(0.5, 0))
     for name, pair in numbers(run(learner.adapter())).items():
         assert all(np.allclose(after, old / 2, rtol=1e-6) for after, old in zip(pair, before[name], strict=True)), name
+
+
+def test_an_update_is_recorded_once(
+    begin: Callable[..., Learner], batch: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, made = begin("e2b-Brand"), 0
+    run(learner.accumulate([batch], TARGETS, 0))
+    run(learner.update(1e-3, 0))
+    program = learner.device.program
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal made
+        made += 1
+        return program(*arguments)
+
+    monkeypatch.setattr(learner.device, "program", counted)
+    before = run(learner.state())
+    run(learner.accumulate([batch], TARGETS, 1))
+    run(learner.update(2e-3, 1))
+    assert made == 0 and run(learner.state()) != before

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from wgemma.errors import SettingsError
-from wgemma.train.settings import TARGETS, Settings
+from wgemma.train.settings import TARGETS, TrainingSettings
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"rank": 0}, "rank is 0; it must be a whole number of 1 to 1024"),
+    ({"rank": 0}, "rank is 0; it must be a whole number from 1 to 1024"),
     ({"rank": True}, "rank is True"),
     ({"rank": 2.0}, "rank is 2.0"),
     ({"alpha": 0}, "alpha is 0; it must be a number above 0"),
     ({"alpha": "32"}, "alpha is '32'"),
     ({"lr": math.nan}, "lr is nan"),
     ({"lr": -1e-4}, "lr is -0.0001; it must be a number above 0"),
-    ({"epochs": 0}, "epochs is 0; it must be a whole number of 1 to 10000"),
+    ({"epochs": 0}, "epochs is 0; it must be a whole number from 1 to 10000"),
     ({"epochs": None}, "epochs is None"),
     ({"steps": 0}, "steps is 0"),
     ({"batch": 0}, "batch is 0"),
-    ({"seq": 1}, "seq is 1; it must be a whole number from 2"),
+    ({"seq": 1}, "seq is 1; it must be a whole number of at least 2"),
     ({"seed": -1}, "seed is -1"),
     ({"dropout": 1.0}, "dropout is 1.0; it must be a number from 0 to below 1"),
     ({"weight_decay": math.inf}, "weight_decay is inf"),
@@ -37,49 +37,49 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"validation": 1.0}, "validation is 1.0"),
     ({"save_every": 0}, "save_every is 0"),
     ({"packing": 1}, "packing is 1; it must be True or False"),
-    ({"targets": ()}, "targets is empty; there are q, k"),
-    ({"targets": "q,w"}, "targets has 'w'; there are q, k, v, o, gate, up, down, ple_gate, ple_projection, and all"),
+    ({"targets": ()}, "targets is empty; known are q, k"),
+    ({"targets": "q,w"}, "targets has 'w'; known are q, k, v, o, gate, up, down, ple_gate, ple_projection, and all"),
     ({"targets": 7}, "targets is 7"),
-    ({"learning_rate": 1}, "there is no setting 'learning_rate'; there are alpha, "),
+    ({"learning_rate": 1}, "there is no setting 'learning_rate'. Known: alpha, "),
 ]
 
 
 @pytest.mark.parametrize(("given", "told"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.of(given)
+        TrainingSettings.of(given)
     assert told in str(caught.value)
 
 
 def test_targets_go_by_any_of_their_names_and_keep_their_order() -> None:
-    assert Settings().targets == ("q", "k", "v", "o", "gate", "up", "down")
-    assert Settings(targets="v_proj, q").targets == ("q", "v")  # type: ignore[arg-type]
-    assert Settings(targets=("proj", "ffn_up", "per_layer_input_gate", "up_proj")).targets == (
+    assert TrainingSettings().targets == ("q", "k", "v", "o", "gate", "up", "down")
+    assert TrainingSettings(targets="v_proj, q").targets == ("q", "v")  # type: ignore[arg-type]
+    assert TrainingSettings(targets=("proj", "ffn_up", "per_layer_input_gate", "up_proj")).targets == (
         "up",
         "ple_gate",
         "ple_projection",
     )
-    assert Settings(targets=("all",)).targets == tuple(TARGETS)
+    assert TrainingSettings(targets=("all",)).targets == tuple(TARGETS)
     assert TARGETS["o"] == "attn_output" and TARGETS["ple_projection"] == "proj"
 
 
 def test_settings_survive_json() -> None:
-    chosen = Settings(rank=4, targets=("q",), steps=7, validation="other.jsonl", betas=(0.8, 0.9), save_every=3)
-    assert Settings.of(json.loads(json.dumps(chosen.record()))) == chosen
+    chosen = TrainingSettings(rank=4, targets=("q",), steps=7, validation="other.jsonl", betas=(0.8, 0.9), save_every=3)
+    assert TrainingSettings.of(json.loads(json.dumps(chosen.record()))) == chosen
 
 
 def test_the_scale_is_alpha_by_rank_or_its_root() -> None:
-    assert Settings(rank=16, alpha=32).scale == 2
-    assert Settings(rank=16, alpha=32, rslora=True).scale == 8
+    assert TrainingSettings(rank=16, alpha=32).scale == 2
+    assert TrainingSettings(rank=16, alpha=32, rslora=True).scale == 8
 
 
 def test_checkpoints_come_ten_times_in_a_run_or_as_often_as_is_said() -> None:
-    assert [Settings().every(steps) for steps in (1, 7, 10, 95, 2500, 90_000)] == [1, 1, 1, 10, 250, 250]
-    assert Settings(save_every=7).every(90_000) == 7
+    assert [TrainingSettings().every(steps) for steps in (1, 7, 10, 95, 2500, 90_000)] == [1, 1, 1, 10, 250, 250]
+    assert TrainingSettings(save_every=7).every(90_000) == 7
 
 
 def rates(steps: int, **given: Any) -> list[float]:
-    chosen = Settings.of({"lr": 1.0, **given})
+    chosen = TrainingSettings.of({"lr": 1.0, **given})
     return [chosen.rate_at(step, steps) for step in range(steps)]
 
 
@@ -98,9 +98,9 @@ def test_a_warm_up_below_one_is_a_share() -> None:
 
 
 def test_what_changes_no_number_may_differ_when_a_run_is_taken_up() -> None:
-    begun = Settings()
-    assert begun.differences(Settings(save_every=5, checkpointing=False)) == []
-    assert begun.differences(Settings(rank=8, targets=("q", "v"))) == [
+    begun = TrainingSettings()
+    assert begun.differences(TrainingSettings(save_every=5, checkpointing=False)) == []
+    assert begun.differences(TrainingSettings(rank=8, targets=("q", "v"))) == [
         "rank 16, now 8",
         "targets q,k,v,o,gate,up,down, now q,v",
     ]

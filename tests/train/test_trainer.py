@@ -15,7 +15,7 @@ from wgemma.sync import run
 from wgemma.train.batches import Batches, pack, split
 from wgemma.train.checkpoints import Folder, latest, steps_saved
 from wgemma.train.data import IGNORED, Example
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 from wgemma.train.trainer import Progress, Trainer
 
 VOCABULARY = 12
@@ -36,7 +36,7 @@ def examples(count: int = 24, poisoned: tuple[int, ...] = ()) -> list[Example]:
 
 
 def trainer(out: Path, data: list[Example] | None = None, *, cancel: Any = None, **given: Any) -> Trainer:
-    settings = Settings.of({"rank": 8, "lr": 0.05, "epochs": 10, "batch": 2, "seq": 32, **given})
+    settings = TrainingSettings.of({"rank": 8, "lr": 0.05, "epochs": 10, "batch": 2, "seq": 32, **given})
     share = settings.validation if isinstance(settings.validation, float) else 0.0
     kept, held = split(data or examples(), share, settings.seed)
     batches = Batches(kept, settings.batch, settings.seq, settings.seed, settings.packing)
@@ -190,7 +190,7 @@ def test_the_example_that_makes_the_loss_nan_is_named_and_the_checkpoint_kept(tm
     with pytest.raises(TrainingError) as caught:
         steps_of(made)
     told = str(caught.value)
-    assert "the loss became nan in step" in told and "by the example in line 17: mend it or take it out." in told
+    assert "the loss became nan in step" in told and "caused by the example in line 17. Fix it or remove it." in told
     assert run(steps_saved(made.storage))[-1] == made.step == len(made.losses)
     assert f"checkpoint-{made.step} in {tmp_path} is the last good one" in told
     assert all(value == value for value in made.losses)
@@ -199,7 +199,7 @@ def test_the_example_that_makes_the_loss_nan_is_named_and_the_checkpoint_kept(tm
 def test_an_example_that_spoils_the_validation_is_named_too(tmp_path: Path) -> None:
     made = trainer(tmp_path, steps=4)
     made.held = pack(examples(poisoned=(5,)), 32)
-    with pytest.raises(TrainingError, match="the validation loss became nan after step 1, by the example in line 5"):
+    with pytest.raises(TrainingError, match="validation loss became nan after step 1, caused by the example in line 5"):
         steps_of(made)
 
 
@@ -228,7 +228,7 @@ def test_weights_that_an_update_spoilt_are_not_saved_as_good_ones(tmp_path: Path
         return norm
 
     made.learner.update = spoiling  # type: ignore[method-assign]
-    told = r"no loss any more after step 3.* checkpoint-2 .* last good one\. Go on .*--resume and a lower --lr\."
+    told = r"no longer give .* after step 3.* checkpoint-2 .* good one\. Continue .*--resume and a lower --lr\."
     with pytest.raises(TrainingError, match=told):
         steps_of(made)
     assert run(steps_saved(made.storage)) == [1, 2]

@@ -22,10 +22,10 @@ def package() -> zipfile.ZipFile:
 
 def test_the_engine_travels_and_the_rest_stays(package: zipfile.ZipFile) -> None:
     names = package.namelist()
-    assert {"wgemma/__init__.py", "wgemma/api.py", "wgemma/page.py", "wgemma/gpu/browser.py"} <= set(names)
-    assert {"wgemma/page_training.py", "wgemma/train/learner.py", "wgemma/train/trainer.py"} <= set(names)
+    assert {"wgemma/__init__.py", "wgemma/api.py", "wgemma/worker.py", "wgemma/gpu/browser.py"} <= set(names)
+    assert {"wgemma/worker_training.py", "wgemma/train/learner.py", "wgemma/train/trainer.py"} <= set(names)
     assert {f"wgemma/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.wgsl")} <= set(names)
-    assert "wgemma/engine/answers.json" in names
+    assert "wgemma/selftest/answers.json" in names
     assert {Path(name).suffix for name in names} == {".py", ".wgsl", ".json"}
     assert not [name for name in names if name.split("/")[1] in ("cli", "reference", "web")]
     assert sum(entry.compress_size for entry in package.infolist()) < 1 << 20

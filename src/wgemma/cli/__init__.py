@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from wgemma import __version__
 from wgemma.errors import Error
+from wgemma.version import __version__
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,31 +8,32 @@ import argparse
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from time import perf_counter as clock
 from typing import TypeVar
 
-from wgemma import __version__
 from wgemma.api import Model
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
-from wgemma.cli.output import as_json, human_bytes, progress, table
-from wgemma.engine.backend import GpuBackend
+from wgemma.cli.output import Bar, as_json, human_bytes, progress, table
+from wgemma.engine.adapting import BARE, Setting
+from wgemma.engine.generation import generate
+from wgemma.engine.opening import Plan
+from wgemma.engine.request import Request
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.session import Session
-from wgemma.engine.towers import GpuTowers, heard_by
+from wgemma.engine.sequence import TokenSequence
+from wgemma.engine.towers import Encoder, heard_by
 from wgemma.errors import ModelError
-from wgemma.files.gguf import Gguf
-from wgemma.files.locate import locate
-from wgemma.gpu.device import Device, Program, Span
-from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.gpu.device import Buffer, Device, Dispatch, Program, Span
+from wgemma.gpu.tape import Tape
 from wgemma.loading import load, open_device
-from wgemma.model.config import Config, find_tensors
 from wgemma.sync import run
+from wgemma.version import __version__
 
 T = TypeVar("T")
 
@@ -147,11 +148,9 @@ class Report:
 
 
 def bench(options: argparse.Namespace) -> int:
-    with Gguf.open(locate(options.model).model) as gguf:
-        total = sum(tensor.nbytes for tensor in find_tensors(Config.from_gguf(gguf), gguf.tensors).values())
     device = open_device()
     try:
-        report = measure(device, options, total)
+        report = measure(device, options)
     finally:
         device.close()
     if options.json:
@@ -161,15 +160,14 @@ def bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
-    """All figures; `total` is roughly how many bytes will be loaded."""
+def measure(device: Device, options: argparse.Namespace) -> Report:
+    """All figures."""
     say("measuring memory bandwidth")
     stream = stream_bandwidth(device)
-    model, loading = load_model(device, options, total)
+    model, loading = load_model(device, options)
     with model:
-        backend = model.backend
-        assert isinstance(backend, GpuBackend)
-        engine, bencher, notes = backend.engine, Bencher(backend.session, options.repeat), list[str]()
+        runner = model.backend.runner
+        engine, bencher, notes = runner.engine, Bencher(runner, options.repeat), list[str]()
         prompts = fitting(options.prompt, engine.context - 2, "a prompt", notes)
         depths = fitting(options.depth, engine.context - 1 - max(options.tokens, REPLAYS), "a depth", notes)
         if options.profile and "timestamp-query" not in device.features:
@@ -186,39 +184,49 @@ def measure(device: Device, options: argparse.Namespace, total: int) -> Report:
             stream_gb_per_s=stream / 1e9,
             prefill=[bencher.prefill(count) for count in prompts],
             decode=[bencher.decode(depth, options.tokens, stream, options.profile) for depth in depths],
-            images=_towers("an image", looks, backend.towers, options.repeat, notes) if options.image else [],
-            audio=_towers("a sound", listens, backend.towers, options.repeat, notes) if options.audio else [],
+            images=_towers("an image", looks, model, options.repeat, notes) if options.image else [],
+            audio=_towers("a sound", listens, model, options.repeat, notes) if options.audio else [],
             lora=[bencher.adapted(depth, options.tokens, options.adapter) for depth in depths if options.adapter],
             notes=notes,
         )
 
 
 def _towers(
-    what: str, measure: Callable[[GpuTowers, int], Iterable[T]], towers: GpuTowers, repeat: int, notes: list[str]
+    what: str,
+    measure: Callable[[Device, Encoder[Buffer], int], Iterable[T]],
+    model: Model,
+    repeat: int,
+    notes: list[str],
 ) -> list[T]:
     """How long media take to encode; a model without that tower leaves a note."""
     say(f"measuring {what}")
-    towers.watch = heard_by(lambda nbytes: None)
+    runner = model.backend.runner
+    assert runner.senses is not None
+    model.backend.towers.watch = heard_by(lambda nbytes: None)
     try:
-        return list(measure(towers, repeat))
+        return list(measure(runner.device, runner.senses.towers, repeat))
     except ModelError as error:
         _note(f"{what} was left out: {error}", notes)
         return []
 
 
-def load_model(device: Device, options: argparse.Namespace, total: int) -> tuple[Model, Load]:
-    done = 0
-    with progress("loading", total) as bar:
+def load_model(device: Device, options: argparse.Namespace) -> tuple[Model, Load]:
+    done, bars = 0, list[Bar]()
+    with ExitStack() as stack:
+
+        def announce(planned: Plan) -> None:
+            bars.append(stack.enter_context(progress("loading", planned.reads)))
 
         def advance(amount: int) -> None:
             nonlocal done
             done += amount
-            bar(amount)
+            if bars:
+                bars[0](amount)
 
         names = ("kv", "precision", "ple", "context", "projector")
         settings = {name: getattr(options, name) for name in names}
         start = clock()
-        model = load(options.model, device=device, progress=advance, **settings)
+        model = load(options.model, device=device, announce=announce, progress=advance, **settings)
         run(device.wait())
         seconds = clock() - start
     return model, Load(seconds, done, done / seconds / 1e6)
@@ -272,13 +280,14 @@ def _timed(device: Device, program: Program, passes: int) -> float:
 
 
 class Bencher:
-    """Measures one session, restarting it each time. Token ids are random but the same every time."""
+    """Measures one sequence, restarting it each time. Token ids are random but the same every time."""
 
-    def __init__(self, session: Session, repeat: int) -> None:
-        self.session = session
-        self.device = session.engine.device
+    def __init__(self, runner: Runner, repeat: int) -> None:
+        self.runner = runner
+        self.sequence = TokenSequence()
+        self.device = runner.device
         self.repeat = repeat
-        self.reads = Reads(session)
+        self.reads = Reads(runner)
 
     def prefill(self, count: int) -> Prefill:
         say(f"measuring a prompt of {count} tokens")
@@ -288,7 +297,7 @@ class Bencher:
 
     def _prompt(self, ids: list[int]) -> tuple[float, float]:
         """Seconds until the prompt is computed, and until the first token."""
-        self.session.reset()
+        self.sequence.reset()
         start = clock()
         self.compute(ids)
         read = clock() - start
@@ -299,7 +308,7 @@ class Bencher:
         say(f"measuring {tokens} tokens at depth {depth}")
         ids = self.ids(depth + 1)
         seconds = typical(self.device, lambda: self._decoding(ids, tokens), self.repeat)
-        tape, program = self.session.decoding(depth + tokens)
+        tape, program = self.runner.programs.decoding(depth + tokens, BARE)
         dispatches = [command for command in tape.commands if isinstance(command, Dispatch)]
         self._poise(ids)
         host = median(self._recording_seconds(program) for _ in range(REPLAYS))
@@ -322,10 +331,11 @@ class Bencher:
     def adapted(self, depth: int, tokens: int, rank: int) -> Adapted:
         say(f"measuring an adapter of rank {rank} at depth {depth}")
         ids = self.ids(depth + 1)
-        return adapted(self.session, rank, depth, tokens, self.repeat, lambda: self._decoding(ids, tokens))
+        return adapted(self.runner, rank, depth, tokens, self.repeat, lambda s: self._decoding(ids, tokens, s))
 
-    def _decoding(self, ids: list[int], tokens: int) -> float:
+    def _decoding(self, ids: list[int], tokens: int, adapter: Setting = BARE) -> float:
         """Seconds to generate `tokens` after `ids`: the whole loop, including sampling and reading back."""
+        self.sequence.use(adapter)
         self.compute(ids)
         start = clock()
         self._generate(ids, tokens)
@@ -349,10 +359,10 @@ class Bencher:
         reads = [self.reads.of(command, positions) for command in tape.commands if isinstance(command, Dispatch)]
         return grouped(times, reads)
 
-    # -- driving the session
+    # -- driving the sequence
 
     def ids(self, count: int) -> list[int]:
-        dice, vocab = random.Random(0), self.session.engine.config.vocab_size
+        dice, vocab = random.Random(0), self.runner.engine.config.vocab_size
         return [dice.randrange(vocab) for _ in range(count)]
 
     def compute(self, ids: list[int]) -> None:
@@ -364,22 +374,23 @@ class Bencher:
             nonlocal said
             if clock() - said > 1:
                 said = clock()
-                say(f"  at token {len(self.session.ids)} of {len(ids) - 1}")
+                say(f"  at token {len(self.sequence.ids)} of {len(ids) - 1}")
             return False
 
-        run(self.session.prefill(ids, cancelled=tell))
+        run(self.runner.prefill(self.sequence, ids, cancelled=tell))
         run(self.device.wait())
 
     def _generate(self, ids: list[int], tokens: int) -> None:
         async def drain() -> None:
-            async with aclosing(self.session.generate(ids, GREEDY, tokens)) as generated:
+            request = Request(ids, tokens, GREEDY, self.sequence.adapter)
+            async with aclosing(generate(self.runner, self.sequence, request)) as generated:
                 async for _ in generated:
                     pass
 
         run(drain())
 
     def _poise(self, ids: list[int]) -> None:
-        """Brings the GPU to the step after `ids`, where the recording can be replayed without the session."""
+        """Brings the GPU to the step after `ids`, where the recording can be replayed by itself."""
         self.compute(ids)
         self._generate(ids, 1)
 

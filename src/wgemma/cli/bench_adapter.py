@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from wgemma.cli.bench_timing import warmed_up
-from wgemma.engine.adapting import Adapters
-from wgemma.engine.session import Session
+from wgemma.engine.adapting import BARE, Setting
+from wgemma.engine.engine import Engine
+from wgemma.engine.runner import Runner
 from wgemma.files.adapters import AdapterFile, Pair
 from wgemma.model.config import find_tensors
 from wgemma.sync import run
@@ -31,32 +32,26 @@ class Adapted:
     bytes: int
 
 
-def adapted(session: Session, rank: int, depth: int, tokens: int, repeat: int, decode: Callable[[], float]) -> Adapted:
-    """`decode` returns the seconds for `tokens` tokens at `depth`, with whatever adapter the session uses."""
-    engine = session.engine
-    before, bare = engine.adapters, session.adapter
-    run(engine.adapt(before.having(random_adapter(session, rank), NAME, 1.0)))
+def adapted(
+    runner: Runner, rank: int, depth: int, tokens: int, repeat: int, decode: Callable[[Setting], float]
+) -> Adapted:
+    """`decode` returns the seconds for `tokens` tokens at `depth` with a setting."""
+    engine, before = runner.engine, runner.engine.adapters
+    beside = engine.ledger.nbytes
+    run(engine.adapt(before.having(random_adapter(engine, rank), NAME, 1.0)))
     try:
-        setting = engine.adapters.choose(NAME)
-
-        def both() -> tuple[float, float]:
-            session.use(Adapters().choose(None))
-            without = decode()
-            session.use(setting)
-            return without, decode()
-
-        without, with_it = map(median, zip(*warmed_up(engine.device, both, repeat), strict=True))
-        dispatches = session.decoding(depth + tokens)[0].dispatches
-        size = engine.lows.nbytes if engine.lows else 0
+        setting, size = engine.adapters.choose(NAME), engine.ledger.nbytes - beside
+        times = warmed_up(engine.device, lambda: (decode(BARE), decode(setting)), repeat)
+        without, with_it = map(median, zip(*times, strict=True))
+        dispatches = runner.programs.decoding(depth + tokens, setting)[0].dispatches
     finally:
-        session.use(bare)
         run(engine.adapt(before))
     return Adapted(rank, depth, tokens / with_it, tokens / without, with_it / without - 1, dispatches, size)
 
 
-def random_adapter(session: Session, rank: int) -> AdapterFile:
+def random_adapter(engine: Engine, rank: int) -> AdapterFile:
     """An adapter of small random numbers on the usual targets."""
-    engine, dice = session.engine, random.Random(0)
+    dice = random.Random(0)
     some = array("f", (dice.gauss(0, 0.01) for _ in range(_DICE)))
 
     def numbers(count: int) -> "array[float]":

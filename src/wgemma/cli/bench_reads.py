@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wgemma.engine.engine import Engine
-from wgemma.engine.session import Session
-from wgemma.gpu.device import Binding, Buffer, Span
-from wgemma.gpu.tape import Dispatch
-from wgemma.model.cache import Segment
+from wgemma.engine.runner import Runner
+from wgemma.gpu.device import Binding, Buffer, Dispatch, Span
+from wgemma.model.cache import CacheSegment
 from wgemma.model.config import LayerConfig
 from wgemma.model.text import TextWeights
 from wgemma.model.weights import Matrix
@@ -42,9 +40,9 @@ class Read:
 class Reads:
     """Recognises weights and caches by the buffers a dispatch binds."""
 
-    def __init__(self, session: Session) -> None:
-        self.engine: Engine = session.engine
-        self.session = session
+    def __init__(self, runner: Runner) -> None:
+        self.engine = runner.engine
+        self.cache = runner.cache
         self.matrices = {id(part.buffer): matrix for matrix in _matrices(self.engine.weights) for part in matrix.parts}
 
     def of(self, dispatch: Dispatch, positions: int) -> Read:
@@ -68,7 +66,7 @@ class Reads:
         return Read(what, size * used // there)
 
     def _history(self, keys: Buffer, positions: int) -> Read:
-        cache = self.session.cache
+        cache = self.cache
         for layer, segment in self._segments():
             if segment.keys is keys:
                 seen = min(positions, layer.window or 0) if layer.sliding else positions - segment.first
@@ -77,9 +75,9 @@ class Reads:
                 return Read(what, 0, 2 * max(min(seen, segment.count), 0) * cache.token_bytes(layer))
         return Read()
 
-    def _segments(self) -> Iterator[tuple[LayerConfig, Segment]]:
-        for layer in self.session.cache.owners:
-            for segment in self.session.cache.segments[layer.index]:
+    def _segments(self) -> Iterator[tuple[LayerConfig, CacheSegment]]:
+        for layer in self.cache.owners:
+            for segment in self.cache.segments[layer.index]:
                 yield layer, segment
 
 

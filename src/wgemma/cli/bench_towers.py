@@ -8,9 +8,9 @@ from time import perf_counter as clock
 from typing import Any
 
 from wgemma.cli.bench_timing import typical
-from wgemma.engine.towers import GpuTowers
+from wgemma.engine.towers import Encoder
 from wgemma.files.images import Pixels
-from wgemma.gpu.device import Buffer
+from wgemma.gpu.device import Buffer, Device
 from wgemma.model.audio import LONGEST
 from wgemma.model.mel import RATE
 from wgemma.sync import run
@@ -37,7 +37,7 @@ class Listen:
     times_real_time: float
 
 
-def looks(towers: GpuTowers, repeat: int) -> Iterator[Look]:
+def looks(device: Device, towers: Encoder[Buffer], repeat: int) -> Iterator[Look]:
     """An image of noise at each budget."""
     width, height = PICTURE
     pixels = Pixels(width, height, random.Random(0).randbytes(4 * width * height))
@@ -46,26 +46,28 @@ def looks(towers: GpuTowers, repeat: int) -> Iterator[Look]:
         return lambda: towers.see(pixels, budget)
 
     for budget in BUDGETS:
-        yield Look(towers.image_tokens(pixels, budget), 1e3 * _seconds(towers, look(budget), repeat))
+        yield Look(towers.image_tokens(pixels, budget), 1e3 * _seconds(device, towers, look(budget), repeat))
 
 
-def listens(towers: GpuTowers, repeat: int) -> Iterator[Listen]:
+def listens(device: Device, towers: Encoder[Buffer], repeat: int) -> Iterator[Listen]:
     """Noise of the longest duration the tower takes in one piece."""
     dice, length = random.Random(0), LONGEST / RATE
     samples = array("f", (dice.uniform(-1, 1) for _ in range(LONGEST)))
-    seconds = _seconds(towers, lambda: towers.hear(samples), repeat)
+    seconds = _seconds(device, towers, lambda: towers.hear(samples), repeat)
     yield Listen(length, towers.sound_tokens(LONGEST), 1e3 * seconds, length / seconds)
 
 
-def _seconds(towers: GpuTowers, encode: Callable[[], Coroutine[Any, Any, Buffer]], repeat: int) -> float:
+def _seconds(
+    device: Device, towers: Encoder[Buffer], encode: Callable[[], Coroutine[Any, Any, Buffer]], repeat: int
+) -> float:
     """Seconds per encoding, not counting the first, which loads the tower."""
 
     def once() -> float:
         start = clock()
         rows = run(encode())
-        run(towers.device.wait())
+        run(device.wait())
         seconds = clock() - start
         towers.drop(rows)
         return seconds
 
-    return typical(towers.device, once, repeat)
+    return typical(device, once, repeat)

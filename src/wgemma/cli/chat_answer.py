@@ -15,7 +15,7 @@ from wgemma.text.reply import ToolCall
 
 
 @dataclass
-class Reply:
+class Answer:
     """An answer so far, with timestamps."""
 
     text: str = ""
@@ -81,7 +81,7 @@ def _rate(count: int, seconds: float) -> float | None:
 
 
 def answer(
-    model: Model, messages: list[dict[str, Any]], options: dict[str, Any], reply: Reply, hear: Callable[[Part], None]
+    model: Model, messages: list[dict[str, Any]], options: dict[str, Any], reply: Answer, hear: Callable[[Part], None]
 ) -> None:
     """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it."""
     try:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from wgemma.cli.chat_answer import Reply
+from wgemma.cli.chat_answer import Answer
 from wgemma.cli.chat_media import Content, packed, unpacked
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import SessionError, SettingsError
@@ -38,7 +38,7 @@ RANGES = {"seed": (0, (1 << 64) - 1), "max_tokens": (1, 1 << 31), "thinking_budg
 
 
 @dataclass
-class Settings:
+class ChatSettings:
     """`values` holds what the user has set; the model's own settings apply to the rest."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def _number(name: str, value: Any) -> Any:
 class Conversation:
     """Messages in order. While `system` is None, the model's own system prompt applies."""
 
-    def __init__(self, settings: Settings, messages: list[dict[str, Any]] | None = None, system: str | None = None):
+    def __init__(self, settings: ChatSettings, messages: list[dict[str, Any]] | None = None, system: str | None = None):
         self.settings = settings
         self.system = system
         self.messages = list(messages or [])
@@ -118,7 +118,7 @@ class Conversation:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, *self.messages, {"role": "user", "content": question}]
 
-    def keep(self, question: Content, reply: Reply) -> None:
+    def keep(self, question: Content, reply: Answer) -> None:
         """Adds the question and its answer, however far it got; a question without any answer is dropped."""
         if not reply.kept:
             return
@@ -163,7 +163,7 @@ class Conversation:
             raise SessionError(f"{path} is damaged: its messages, system prompt or settings have the wrong type.")
         render(messages)  # rejects what could not be sent
         messages = unpacked(messages)
-        fresh = Settings(think=settings.get("think") is True)
+        fresh = ChatSettings(think=settings.get("think") is True)
         parameters = settings.get("parameters")
         for name, value in parameters.items() if isinstance(parameters, dict) else ():
             fresh.put(name, value)

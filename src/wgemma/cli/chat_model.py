@@ -8,9 +8,9 @@ import re
 import string
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,18 +18,16 @@ from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
-from wgemma.engine.engine import Options, Plan, context_of, plan, table_choices
+from wgemma.engine.opening import Plan
+from wgemma.engine.options import Options
 from wgemma.errors import DeviceError, SettingsError
-from wgemma.files.adapters import AdapterFile, check_fits, read_adapter
+from wgemma.files.adapters import AdapterFile, read_adapter
 from wgemma.files.download import download
-from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
-from wgemma.loading import load, open_device
-from wgemma.model.config import Config, find_tensors
-from wgemma.model.text import TABLE
-from wgemma.model.vision_config import has_vision
+from wgemma.loading import Loading, open_device, open_files
+from wgemma.sync import run
 
 QUICK = 64 << 20  # bytes that load too fast for a progress bar
 
@@ -62,59 +60,55 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
     """Loads a model. `options` has device, context, kv, precision and ple, and optionally projector and adapter."""
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
-    projector = getattr(options, "projector", None)
     settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
     start = time.perf_counter()
-    with Gguf.open(files.model) as gguf:
-        config = Config.from_gguf(gguf)
-        context = context_of(config, settings)  # rejects a bad one before a device is opened
-        tensors = find_tensors(config, gguf.tensors)
-        adapters = read_adapters(getattr(options, "adapter", None) or (), tensors)
-        settings = replace(settings, images=has_vision(gguf) or bool(projector or files.projectors))
-        device = choose_device(options.device, quiet=quiet)
-        total = 0
-        if device is None:
-            _tell(f"{_short(files)} on NumPy (reference)", quiet=quiet)
-        else:
-            choices = table_choices(device, gguf, config, settings)
-            total = sum(t.nbytes for name, t in tensors.items() if name != TABLE or choices[0])
-            planned = plan(config, gguf.tensors, settings, context, choices[0])
-            _tell(describe_plan(f"{_short(files)} on {_adapter(device)}", planned, context), quiet=quiet)
-    for adapter, scale in adapters:
-        much = "" if scale == 1 else f", {scale:g} times"
-        _tell(f"with the adapter {adapter.name}: rank {adapter.rank}{much}", quiet=quiet)
+    adapters = read_adapters(getattr(options, "adapter", None) or ())
+    device = choose_device(options.device, quiet=quiet)
     with ExitStack() as stack:
-        bar: Bar = (lambda amount: None) if quiet or total < QUICK else stack.enter_context(progress("loading", total))
-        model = load(
-            path,
-            device=device or "reference",
-            context=options.context,
-            kv=options.kv,
-            precision=options.precision,
-            ple=options.ple,
-            projector=projector,
-            progress=bar,
+        teller = _Teller(stack, adapters, quiet=quiet)
+        if device is None:
+            teller.begin(f"{_short(files)} on NumPy (reference)")
+        loading = Loading(
+            settings,
+            device or "reference",
+            [(adapter, None, scale) for adapter, scale in adapters],
+            announce=lambda planned: teller.announce(f"{_short(files)} on {_adapter(device)}", planned),
+            progress=teller.advance,
         )
-    try:
-        for adapter, scale in adapters:
-            model.load_adapter(adapter, model.backend.adapters.unused(adapter.name), scale)
-    except BaseException:
-        model.close()
-        raise
+        model = run(open_files(files, loading, projector=getattr(options, "projector", None)))
     if not quiet:
         model.backend.towers.watch = lambda name, size: progress(f"loading the {name} tower", size)
     return Opened(model, files, str(path), time.perf_counter() - start, device)
 
 
-def read_adapters(named: Sequence[str], tensors: Mapping[str, Tensor]) -> list[tuple[AdapterFile, float]]:
-    """The adapters and scales of `--adapter PATH[=SCALE]`; one that does not fit is rejected before the model loads."""
-    found = []
-    for text in named:
-        path, scale = split_scale(text)
-        adapter = read_adapter(path)
-        check_fits(adapter, tensors)
-        found.append((adapter, scale))
-    return found
+class _Teller:
+    """Says what is loaded where, and shows a bar where that takes long; `stack` takes the bar down."""
+
+    def __init__(self, stack: ExitStack, adapters: Sequence[tuple[AdapterFile, float]], *, quiet: bool) -> None:
+        self._stack = stack
+        self._adapters = adapters
+        self._quiet = quiet
+        self._bar: Bar | None = None
+
+    def begin(self, title: str) -> None:
+        _tell(title, quiet=self._quiet)
+        for adapter, scale in self._adapters:
+            much = "" if scale == 1 else f", {scale:g} times"
+            _tell(f"with the adapter {adapter.name}: rank {adapter.rank}{much}", quiet=self._quiet)
+
+    def announce(self, title: str, planned: Plan) -> None:
+        self.begin(describe_plan(title, planned))
+        if not self._quiet and planned.reads >= QUICK:
+            self._bar = self._stack.enter_context(progress("loading", planned.reads))
+
+    def advance(self, amount: int) -> None:
+        if self._bar is not None:
+            self._bar(amount)
+
+
+def read_adapters(named: Sequence[str]) -> list[tuple[AdapterFile, float]]:
+    """The adapters and scales of `--adapter PATH[=SCALE]`."""
+    return [(read_adapter(path), scale) for path, scale in map(split_scale, named)]
 
 
 def split_scale(text: str) -> tuple[str, float]:
@@ -146,17 +140,18 @@ def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
         return None
 
 
-def _adapter(device: Device) -> str:
+def _adapter(device: Device | None) -> str:
+    assert device is not None
     return f"{device.info.name}, {device.info.backend}"
 
 
-def describe_plan(title: str, planned: Plan, context: int) -> str:
+def describe_plan(title: str, planned: Plan) -> str:
     """Where memory will go: a small table on a terminal, one line elsewhere."""
     where = "GPU" if planned.table_on_gpu else "host, read row by row"
     rows = [
         ("weights", planned.weights, "GPU"),
         *([("per-layer table", planned.table, where)] if planned.table else []),
-        ("KV cache", planned.kv, f"GPU, once all {context} tokens are in use"),
+        ("KV cache", planned.kv, f"GPU, once all {planned.context} tokens are in use"),
         ("activations", planned.activations, "GPU"),
         ("total", planned.gpu, "GPU"),
     ]

@@ -10,7 +10,7 @@ from typing import TextIO
 from unicodedata import category
 
 from wgemma.api import Part
-from wgemma.cli.chat_answer import Reply
+from wgemma.cli.chat_answer import Answer
 from wgemma.cli.output import clean
 from wgemma.text.reply import ToolCall
 
@@ -89,7 +89,7 @@ def describe(call: ToolCall) -> str:
     return safe(f"{call.name}({', '.join(values)})").replace("\n", "⏎")
 
 
-def remark(reply: Reply, context: int) -> str:
+def remark(reply: Answer, context: int) -> str:
     """Why the answer ended, if that is not obvious."""
     if reply.finish_reason == "cancelled":
         return "(stopped)" if reply.kept else "(stopped before the answer; the question is dropped)"
@@ -100,7 +100,7 @@ def remark(reply: Reply, context: int) -> str:
     return f"(cut off after {reply.usage.generated} tokens: max_tokens)"
 
 
-def statistics(reply: Reply, load_seconds: float | None = None) -> str:
+def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     """What `--verbose` prints, one fact per line."""
     timings, usage = reply.timings(), reply.usage
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}

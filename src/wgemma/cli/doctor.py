@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from wgemma import __version__
 from wgemma.cli.output import as_json, clean, table
 from wgemma.errors import DeviceError
 from wgemma.files.ollama import Store
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Device, Limits
+from wgemma.version import __version__
 
 if TYPE_CHECKING:
-    from wgemma.reference.sweep import Verdict
+    from wgemma.reference.sweep import CaseVerdict
 
 FEATURES = ("shader-f16", "subgroups", "timestamp-query")
 LIMITS = {
@@ -157,7 +157,7 @@ def _check(device: Device, kernel: str, quick: bool) -> Check:
     """Runs a kernel's cases. A kernel that fails to compile is a finding, not a crash."""
     from wgemma.reference.sweep import sweep
 
-    verdicts: list[Verdict] = []
+    verdicts: list[CaseVerdict] = []
     trouble = ""
     try:
         verdicts.extend(sweep(device, only=kernel, quick=quick))
@@ -169,7 +169,7 @@ def _check(device: Device, kernel: str, quick: bool) -> Check:
     return Check(kernel, len(verdicts), failed, error, tolerance, trouble)
 
 
-def _badness(verdict: "Verdict") -> tuple[bool, float]:
+def _badness(verdict: "CaseVerdict") -> tuple[bool, float]:
     return not verdict.ok, verdict.error / verdict.tolerance if verdict.tolerance else verdict.error
 
 

@@ -19,8 +19,7 @@ from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.output import clean, human_bytes, human_count
 from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
-from wgemma.engine.backend import GpuBackend
-from wgemma.errors import DeviceError, DeviceLost
+from wgemma.errors import DeviceLost
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
@@ -28,9 +27,9 @@ from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.checkpoints import steps_saved
 from wgemma.train.data import SHOWN, Data
-from wgemma.train.finetune import Result, Task, prepare_task, refuse_adapted
+from wgemma.train.finetune import Task, TrainingResult, prepare_task, refuse_adapted
 from wgemma.train.fitting import capacities, estimate
-from wgemma.train.settings import SCHEDULES, Settings
+from wgemma.train.settings import SCHEDULES, TrainingSettings
 from wgemma.train.trainer import Progress
 
 LINES = 20  # progress lines per run without a terminal
@@ -46,7 +45,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--resume", action="store_true", help="resume from the last checkpoint in FOLDER")
     verb.add_argument("--skip-bad", action="store_true", help="skip bad lines instead of stopping")
     verb.add_argument("--json", action="store_true", help="print one JSON object per line")
-    default = Settings()
+    default = TrainingSettings()
 
     def setting(group: "argparse._ArgumentGroup", flag: str, name: str, kind: Any, told: str, letter: str) -> None:
         value = getattr(default, name)
@@ -90,9 +89,9 @@ def _share_or_file(text: str) -> float | str:
 
 
 def finetune(options: argparse.Namespace) -> int:
-    given = {name: getattr(options, name) for name in Settings.__dataclass_fields__ if hasattr(options, name)}
+    given = {name: getattr(options, name) for name in TrainingSettings.__dataclass_fields__ if hasattr(options, name)}
     given = {name: value for name, value in given.items() if value is not None}
-    Settings.of(given)  # reports a bad setting before anything is read
+    TrainingSettings.of(given)  # reports a bad setting before anything is read
     target = options.model if options.model is not None else NAME
     out = options.output if options.output is not None else Path(f"{Path(options.data).stem}-lora")
     teller = _Json() if options.json else _Plain()
@@ -136,12 +135,10 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
     return run(prepare_task(options.data, out, given, tokenizer, style, **more))
 
 
-def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> Result:
-    backend = opened.model.backend
-    if not isinstance(backend, GpuBackend):
-        raise DeviceError("training needs a GPU; `wgemma doctor` shows what is available.")
-    rows = capacities(backend.engine, task.settings)
-    teller.start(task, estimate(backend.engine, task.settings, rows[0]).nbytes if rows else None)
+def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> TrainingResult:
+    engine = opened.model.backend.runner.engine
+    rows = capacities(engine, task.settings)
+    teller.start(task, estimate(engine, task.settings, rows[0]).nbytes if rows else None)
     with Stop() as stop, teller.progress(task) as hear:
         stop.hint = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
         return opened.model.finetune(task, out=task.out, progress=hear, cancel=_Asked(stop))
@@ -196,7 +193,7 @@ class _Plain:
 
             yield hear
 
-    def end(self, result: Result, task: Task, target: str, again: str) -> None:
+    def end(self, result: TrainingResult, task: Task, target: str, again: str) -> None:
         if result.stopped:
             _tell(f"Stopped after step {result.steps} of {task.steps}; everything is saved. Resume with:\n  {again}")
             return
@@ -282,7 +279,7 @@ class _Json:
     def progress(self, task: Task) -> Iterator[Hear]:
         yield lambda made: self._print("step", **asdict(made))
 
-    def end(self, result: Result, task: Task, target: str, again: str) -> None:
+    def end(self, result: TrainingResult, task: Task, target: str, again: str) -> None:
         adapter = None if result.adapter is None else str(result.adapter)
         told = {"steps": result.steps, "losses": result.losses, "validation": result.validation, "adapter": adapter}
         if result.stopped:

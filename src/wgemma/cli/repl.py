@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.cli import show
-from wgemma.cli.chat_answer import Reply, answer
+from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
-from wgemma.cli.chat_conversation import Conversation, Settings
+from wgemma.cli.chat_conversation import ChatSettings, Conversation
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
@@ -115,7 +115,7 @@ class Repl:
     # -- answers
 
     def _ask(self, text: str) -> None:
-        settings, reply = self.conversation.settings, Reply()
+        settings, reply = self.conversation.settings, Answer()
         question = message(text.encode(errors="replace").decode(), self._media)
         painter = Painter(colour=bool(self._dim), watched=True, hide_thinking=settings.hide_thinking)
         try:
@@ -200,7 +200,7 @@ class Repl:
             self._remark("Input history is on." if topic == "history" else "Input history is off from here on.")
 
     @property
-    def _settings(self) -> Settings:
+    def _settings(self) -> ChatSettings:
         return self.conversation.settings
 
     def _show(self, rest: str) -> None:

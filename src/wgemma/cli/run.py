@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from wgemma.cli.chat_answer import Reply, answer
-from wgemma.cli.chat_conversation import PARAMETERS, Conversation, Settings
+from wgemma.cli.chat_answer import Answer, answer
+from wgemma.cli.chat_conversation import PARAMETERS, ChatSettings, Conversation
 from wgemma.cli.chat_media import Content, attach, message
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
@@ -142,8 +142,8 @@ def _without_a_name(options: argparse.Namespace) -> str:
     return NAME
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    settings = Settings(
+def _settings(options: argparse.Namespace) -> ChatSettings:
+    settings = ChatSettings(
         think=options.think or options.thinking_budget is not None,
         hide_thinking=options.hide_thinking,
         verbose=options.verbose,
@@ -178,7 +178,7 @@ def _text(argument: str) -> str:
 
 
 def _answer_once(opened: Opened, conversation: Conversation, prompt: Content, options: argparse.Namespace) -> int:
-    settings, reply = conversation.settings, Reply()
+    settings, reply = conversation.settings, Answer()
     messages = conversation.asking(prompt)
     if options.json:
         answer(opened.model, messages, settings.options(), reply, lambda part: None)

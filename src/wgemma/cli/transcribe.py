@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wgemma.api import Part
-from wgemma.cli.chat_answer import Reply, answer
+from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_model import open_model
 from wgemma.cli.chat_render import Painter
 from wgemma.cli.output import as_json
@@ -24,7 +24,7 @@ MOST_TOKENS = 1024  # for half a minute: nobody speaks faster
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpokenPiece:
     """What is said from `start` to `end`, in seconds."""
 
     start: float
@@ -46,7 +46,7 @@ def transcribe(options: argparse.Namespace) -> int:
     sound = read_sound(Path(options.file))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
     opened = open_model(target, options, quiet=options.json)
-    pieces, start, reason = list[Piece](), 0.0, None
+    pieces, start, reason = list[SpokenPiece](), 0.0, None
     painter = Painter()
 
     def hear(part: Part) -> None:
@@ -56,12 +56,12 @@ def transcribe(options: argparse.Namespace) -> int:
     try:
         for heard in opened.model.cut_audio(sound):
             question = [{"type": "audio", "audio": heard}, {"type": "text", "text": PROMPT}]
-            reply, end = Reply(), start + len(heard.samples) / heard.rate
+            reply, end = Answer(), start + len(heard.samples) / heard.rate
             settings = {"temperature": 0, "max_tokens": MOST_TOKENS}
             answer(opened.model, [{"role": "user", "content": question}], settings, reply, hear)
             if not options.json:
                 write(painter.end())
-            pieces.append(Piece(round(start, 3), round(end, 3), reply.text.strip()))
+            pieces.append(SpokenPiece(round(start, 3), round(end, 3), reply.text.strip()))
             start, reason = end, reply.finish_reason
             if reason == "cancelled":
                 break

@@ -4,7 +4,7 @@ import argparse
 
 from wgemma.cli.output import human_bytes, progress
 from wgemma.errors import SourceError
-from wgemma.files.ollama import Layer, Store
+from wgemma.files.ollama import ManifestLayer, Store
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,7 +22,7 @@ def verify(options: argparse.Namespace) -> int:
     total = sum(model.store.blob(layer.digest).stat().st_size for layer in model.blobs)
     with progress(f"hashing {model.name}", total) as bar:
 
-        def advance(layer: Layer, amount: int) -> None:
+        def advance(layer: ManifestLayer, amount: int) -> None:
             bar(amount)
 
         model.verify(advance)

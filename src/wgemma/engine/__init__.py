@@ -1,1 +1,1 @@
-"""Running the model: sampling, sessions, and what of the past can be used again."""
+"""Running a model: sequences, passes, sampling, and what of the past can be used again."""

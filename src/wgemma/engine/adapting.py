@@ -1,4 +1,4 @@
-"""Which adapters a model has beside it, and which of them a call wants."""
+"""Which adapters a model has loaded, and which of them a call uses."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _All:
-    """All that are loaded, each with its own scale: what a call gets that asks for nothing else."""
+    """All loaded adapters, each with its own scale: the default of every call."""
 
     def __repr__(self) -> str:
         return "ALL"
@@ -20,19 +20,19 @@ class _All:
 
 ALL: Final = _All()
 
-# None is the bare model; a name is that adapter alone; a dict says how much of each.
+# None is the base model; a name is that adapter alone; a dict gives scales by name.
 Choice: TypeAlias = str | Mapping[str, float] | _All | None
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How much of which adapters is at work. Keys and values are good under the setting they were computed with."""
+    """The active adapters and their scales. Keys and values are valid only for the setting they were computed with."""
 
     scales: tuple[tuple[str, str, float], ...] = ()  # name, digest, scale
 
     @property
     def key(self) -> tuple[tuple[str, float], ...]:
-        """What tells two settings apart, whatever the adapters are called."""
+        """Identifies the setting, independently of the adapters' names."""
         return tuple(sorted((digest, scale) for _, digest, scale in self.scales))
 
     def by_name(self) -> dict[str, float]:
@@ -40,7 +40,7 @@ class Setting:
 
 
 BARE: Final = Setting()
-MAX_SCALE = 1e9  # far above any that is meant, and within float32
+MAX_SCALE = 1e9  # far above any sensible scale, and within float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Adapters:
         return {name: loaded.scale for name, loaded in self.loaded.items()}
 
     def having(self, file: "AdapterFile", name: str, scale: float) -> "Adapters":
-        """These and one more, or another in the place of the one of its name."""
+        """These plus one more, which replaces an adapter of the same name."""
         more = Loaded(replace(file, name=name), checked_scale(scale), digest(file))
         return Adapters({**self.loaded, name: more})
 
     def unused(self, name: str) -> str:
-        """The name, with a number where another adapter has it already."""
+        """The name, numbered if another adapter already has it."""
         numbered = (f"{name} {i}" for i in range(2, len(self.loaded) + 2))
         return next(free for free in (name, *numbered) if free not in self.loaded)
 
@@ -82,7 +82,7 @@ class Adapters:
         return Adapters({other: loaded for other, loaded in self.loaded.items() if other != name})
 
     def choose(self, choice: Choice = ALL) -> Setting:
-        """What a call's `adapter=` means."""
+        """The setting for a call's `adapter=`."""
         if isinstance(choice, _All):
             wanted: Mapping[str, float] = self.scales
         elif choice is None:
@@ -93,12 +93,12 @@ class Adapters:
             wanted = {name: checked_scale(scale) for name, scale in choice.items()}
         else:
             raise SettingsError(
-                f"adapter is {choice!r}; it must be a name, a dict of scales, or None for the bare model."
+                f"adapter is {choice!r}; it must be a name, a dict of scales, or None for the base model."
             )
         return Setting(tuple((name, self._known(name).digest, scale) for name, scale in wanted.items() if scale))
 
     def recognise(self, key: Iterable[tuple[str, float]]) -> Setting | None:
-        """The setting of such a key, if all its adapters are loaded."""
+        """The setting with this key, if all its adapters are loaded."""
         left = {name: loaded.digest for name, loaded in self.loaded.items()}
         found = []
         for digest, scale in key:
@@ -111,22 +111,20 @@ class Adapters:
 
     def _known(self, name: str) -> Loaded:
         if name not in self.loaded:
-            there = (
-                f"There is: {', '.join(self.loaded)}." if self.loaded else "There is none: `load_adapter` loads one."
-            )
+            there = f"Loaded: {', '.join(self.loaded)}." if self.loaded else "Load one with `load_adapter`."
             raise SettingsError(f"no adapter called {name!r} is loaded. {there}")
         return self.loaded[name]
 
 
 def checked_scale(scale: Any) -> float:
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not number or not abs(scale) <= MAX_SCALE:  # also where it is NaN
+    if not number or not abs(scale) <= MAX_SCALE:  # also true for NaN
         raise SettingsError(f"an adapter's scale is {scale!r}; it must be a number, such as 1 or 0.5.")
     return float(scale)
 
 
 def digest(file: "AdapterFile") -> str:
-    """Tells one adapter from another by its numbers."""
+    """Identifies an adapter by its weights."""
     told = hashlib.sha256()
     for name, pair in sorted(file.pairs.items()):
         told.update(f"{name} {pair.rank} {pair.columns} {pair.rows} {pair.scale!r}\n".encode())

@@ -1,27 +1,33 @@
-"""What answers behind a model: a GPU session, or NumPy where there is no GPU."""
+"""What runs a model: a GPU, or NumPy without one."""
 
 import logging
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Protocol, TypeVar
 
 from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.engine import Engine
-from wgemma.engine.sampling import Sampling
+from wgemma.engine.generation import Token, generate
+from wgemma.engine.opening import open_engine
+from wgemma.engine.request import Request
+from wgemma.engine.runner import Runner
 from wgemma.engine.saved import restore, save
+from wgemma.engine.scoring import logits
 from wgemma.engine.senses import Medium, Senses
-from wgemma.engine.session import Session, Token
+from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.towers import GpuTowers, Towers
 from wgemma.errors import DeviceError, DeviceLost, SessionError
 from wgemma.gpu.device import Buffer, Device
+from wgemma.gpu.ledger import Ledger
 from wgemma.text.parts import Content
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-REBUILDS = 2  # times in one reply that a lost device is replaced before giving up
+REBUILDS = 2  # times a lost device is reopened in one reply before giving up
 
 
 class Backend(Protocol):
@@ -38,31 +44,32 @@ class Backend(Protocol):
     @property
     def adapters(self) -> Adapters: ...
     async def adapt(self, adapters: Adapters) -> None:
-        """Has these adapters from now on; when that fails, nothing has changed."""
+        """Uses these adapters from now on; on failure nothing changes."""
         ...
 
-    def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        max_tokens: int,
-        marks: Sequence[int] = (),
-        cancelled: Callable[[], bool] = lambda: False,
-        adapter: Setting = BARE,
-    ) -> AsyncGenerator[Token, None]: ...
+    @property
+    def runner(self) -> Runner:
+        """The model on a GPU; raises `DeviceError` if there is none."""
+        ...
+
+    def generate(self, request: Request) -> AsyncGenerator[Token, None]: ...
     def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]: ...
     async def place(self, contents: Sequence[Content]) -> Sequence[Sequence[Medium[Any]]]:
-        """What the pictures and sounds of a prompt become in its sequence."""
+        """The soft rows that stand for the images and sounds of a prompt."""
         ...
 
     async def encode(self, content: Content) -> bytes:
-        """A picture's or a sound's rows themselves, as f32."""
+        """The encoded rows of an image or sound, as f32."""
         ...
 
     async def samples(self, source: Any) -> "array[float]":
-        """A sound as the audio tower hears it: 16 kHz, one channel."""
+        """A sound in the audio tower's format: 16 kHz, mono."""
+        ...
+
+    async def rebuild(self) -> None:
+        """Starts again on a new device after the old one was lost."""
         ...
 
     def release_towers(self) -> None: ...
@@ -73,18 +80,24 @@ class Backend(Protocol):
 
 
 class GpuBackend:
-    """One session on a device; when the device is lost, everything is built anew and the tokens are replayed."""
+    """One sequence on a device; if the device is lost, everything is rebuilt and the tokens are replayed."""
 
-    def __init__(self, device: Device, engine: Engine, towers: GpuTowers, *, owned: bool) -> None:
-        self.device = device
-        self.engine = engine
+    def __init__(self, engine: Engine, towers: GpuTowers, *, owned: bool) -> None:
         self.towers = towers
         self.senses: Senses[Buffer] = Senses(towers, engine.config.width)
-        engine.senses = self.senses
-        self.session = Session(engine)
-        self.name = device.info.name
+        self.runner = Runner(engine, self.senses)
+        self.sequence = TokenSequence()
+        self.name = engine.device.info.name
         self._owned = owned
         self._closed = False
+
+    @property
+    def engine(self) -> Engine:
+        return self.runner.engine
+
+    @property
+    def device(self) -> Device:
+        return self.runner.device
 
     @property
     def context(self) -> int:
@@ -92,7 +105,7 @@ class GpuBackend:
 
     @property
     def reused(self) -> int:
-        return self.session.reused
+        return self.sequence.reused
 
     @property
     def adapters(self) -> Adapters:
@@ -101,23 +114,13 @@ class GpuBackend:
     async def adapt(self, adapters: Adapters) -> None:
         await self._in_spite_of_loss(lambda: self.engine.adapt(adapters))
 
-    async def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        max_tokens: int,
-        marks: Sequence[int] = (),
-        cancelled: Callable[[], bool] = lambda: False,
-        adapter: Setting = BARE,
-    ) -> AsyncGenerator[Token, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Token, None]:
         given: list[int] = []
-        sampling = sampling.settled()
+        request = replace(request, sampling=request.sampling.settled())
         for attempt in range(REBUILDS + 1):
+            rest = replace(request, ids=[*request.ids, *given], max_tokens=request.max_tokens - len(given))
             try:
-                rest = max_tokens - len(given)
-                prompt = [*ids, *given]
-                self.session.use(adapter)
-                async with aclosing(self.session.generate(prompt, sampling, rest, marks, cancelled)) as tokens:
+                async with aclosing(generate(self.runner, self.sequence, rest)) as tokens:
                     async for token in tokens:
                         given.append(token.id)
                         yield token
@@ -127,15 +130,15 @@ class GpuBackend:
                     raise SessionError("this model was closed in the middle of a reply.") from None
                 if attempt == REBUILDS or not isinstance(loss, DeviceLost):
                     raise
-                log.warning("%s; starting it again and replaying %d tokens", loss, len(ids) + len(given))
+                log.warning("%s; starting it again and replaying %d tokens", loss, len(rest.ids))
                 await self.rebuild()
 
     async def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]:
         async def collect() -> list[bytes]:
-            self.session.use(adapter)
-            async with aclosing(self.session.logits(ids, chunks)) as pieces:
+            self.sequence.use(adapter)
+            async with aclosing(logits(self.runner, self.sequence, ids, chunks)) as pieces:
                 return [part async for part in pieces]
 
         for part in await self._in_spite_of_loss(collect):
@@ -166,31 +169,30 @@ class GpuBackend:
         return await work()
 
     async def rebuild(self) -> None:
-        """A fresh device in place of the lost one, the model loaded again; the session starts empty."""
+        """Replaces the lost device with a new one and loads the model again; the sequence starts empty."""
         old = self.engine
-        self.device = await self.device.reopen()
+        ledger = Ledger(await self.device.reopen(), limit=old.options.memory)
         self._owned = True
-        self.towers.move(self.device)
+        self.towers.move(ledger)
         self.senses.lose_rows()
-        self.engine = await Engine.load(self.device, old.gguf, old.options)
-        self.engine.senses = self.senses
-        await self.engine.adapt(old.adapters)
-        self.session = Session(self.engine)
+        engine = await open_engine(ledger, old.gguf, old.config, old.options)
+        await engine.adapt(old.adapters)
+        self.runner, self.sequence = Runner(engine, self.senses), TokenSequence()
         await self.device.confirm()
 
     def release_towers(self) -> None:
         self.towers.release()
 
     def reset(self) -> None:
-        self.session.reset()
+        self.sequence.reset()
 
     async def save(self, path: str | PathLike[str]) -> None:
-        await save(self.session, path)
+        await save(self.runner, self.sequence, path)
 
     async def restore(self, path: str | PathLike[str]) -> None:
-        restored = await restore(self.engine, path)
-        self.session.free()
-        self.session = restored
+        restored = await restore(self.runner, path)
+        self.sequence.reset()
+        self.sequence = restored
 
     def close(self) -> None:
         if self._closed:
@@ -199,6 +201,6 @@ class GpuBackend:
         if self._owned:
             self.device.close()
         else:
-            self.session.free()
+            self.runner.free()
             self.senses.free()
             self.engine.free()

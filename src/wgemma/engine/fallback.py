@@ -1,7 +1,7 @@
-"""The backend of last resort: the NumPy reference, for machines without any adapter. Slow, and right."""
+"""The fallback backend: the NumPy reference, for machines without a GPU adapter. Slow but correct."""
 
 from array import array
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -9,17 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.engine.adapting import BARE, Adapters, Setting
-from wgemma.engine.engine import Options, context_of
+from wgemma.engine.generation import Token
+from wgemma.engine.options import Options, context_of
+from wgemma.engine.request import Request
+from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.senses import Medium, Senses
-from wgemma.engine.session import Token, check_ids
 from wgemma.engine.soft import common_start, outside, runs
 from wgemma.engine.towers import Towers
-from wgemma.errors import BadLogits, SessionError
+from wgemma.errors import BadLogits, DeviceError, SessionError
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
-from wgemma.model.decoder import PAD, SOFT
+from wgemma.model.passes import PAD, SOFT
 from wgemma.reference.audio import AudioReference
 from wgemma.reference.decoder import Reference
 from wgemma.reference.sampling import distribution
@@ -31,7 +33,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 class ReferenceTowers(Towers):
-    """Towers in NumPy; they are read from their files as they are used."""
+    """Towers in NumPy, read from their files when used."""
 
     async def see(self, pixels: Pixels, budget: int) -> Floats:
         assert self.sight and self._eyes is not None
@@ -56,7 +58,7 @@ class ReferenceTowers(Towers):
 
 
 class ReferenceBackend:
-    """Keeps one sequence; a prompt that goes on from it computes only what is new."""
+    """Keeps one sequence; a prompt that continues it computes only the new tokens."""
 
     name = "NumPy (reference)"
 
@@ -75,24 +77,26 @@ class ReferenceBackend:
         self._model.adapters = adapters.files
 
     def _use(self, setting: Setting) -> None:
-        """From here on with these adapters; what was computed with others is forgotten."""
+        """Switches to these adapters; forgets what was computed with others."""
         if setting.key != self._adapter.key:
             self.reset()
         self._adapter = setting
         self._model.scales = setting.by_name()
 
-    async def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        max_tokens: int,
-        marks: Sequence[int] = (),
-        cancelled: Callable[[], bool] = lambda: False,
-        adapter: Setting = BARE,
-    ) -> AsyncGenerator[Token, None]:
-        self._use(adapter)
+    @property
+    def runner(self) -> Runner:
+        raise DeviceError(
+            "training and measuring need a GPU, but the model runs on NumPy. `wgemma doctor` lists your GPUs."
+        )
+
+    async def rebuild(self) -> None:
+        self.reset()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Token, None]:
+        ids, sampling = request.ids, request.sampling
+        self._use(request.adapter)
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
-        # Of an image whose rows see each other nothing is worth keeping but the whole.
+        # An image whose rows see each other can only be reused as a whole.
         images = [*runs(self._ids), *runs(ids)] if self._model.config.image_attention == "both" else []
         common = outside(common_start(self._ids, ids[:-1]), images)
         self.reused = common
@@ -100,8 +104,8 @@ class ReferenceBackend:
         del self._ids[common:]
         past, fresh = list(ids), list(ids[common:])
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
-        for _ in range(min(max_tokens, self.context - len(ids))):
-            if cancelled():
+        for _ in range(min(request.max_tokens, self.context - len(ids))):
+            if request.cancelled():
                 return
             embeddings, spans = await self._soft(fresh)
             logits = self._model.step(fresh, embeddings=embeddings, spans=spans)[-1]
@@ -115,7 +119,7 @@ class ReferenceBackend:
             await breathe()
 
     async def _soft(self, ids: Sequence[int]) -> tuple[dict[int, Floats], list[tuple[int, int]]]:
-        """Where soft rows begin, with the rows, and which of them are images."""
+        """The soft rows by start position, and the spans that are images."""
         embeddings, spans = {}, []
         for start, end in runs(ids):
             rows, first = await self.senses.rows(ids[start])

@@ -1,7 +1,7 @@
-"""From messages to token ids, so that a chat that goes on finds its past unchanged.
+"""Turns messages into token ids so that a continued chat keeps its prefix.
 
-A reply's own ids are remembered: text that is tokenised again may come out otherwise, and every token after the first
-difference would have to be computed anew.
+Replies keep their original ids: tokenising their text again may give different ones, and every token after the first
+difference would have to be recomputed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,8 +28,8 @@ class Replies:
     def encode(
         self, tokenizer: Tokenizer, segments: Sequence[Segment], media: Iterable[Sequence[int]] = ()
     ) -> list[int]:
-        """The prompt's ids; a segment that is a remembered reply keeps its own, and `media` are those of the images and
-        sounds, in their order."""
+        """The prompt's ids. A segment that is a remembered reply keeps its ids; `media` are the ids of the images and
+        sounds, in order."""
         ids: list[int] = []
         waiting: list[tuple[str, bool]] = []
         placed = iter(media)
@@ -47,7 +47,7 @@ class Replies:
 
 
 def marks(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """Where the next prompt is likely to part from this one: after the system turn, and where the reply begins."""
+    """Where the next prompt is likely to diverge from this one: after the system turn, and where the reply starts."""
     found = []
     opening = tokenizer.encode("<|turn>model\n", special=True)
     system = tokenizer.encode("<|turn>system\n", special=True)

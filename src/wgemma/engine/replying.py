@@ -1,31 +1,24 @@
-"""One reply on its way from token ids to parts: text is cut at stop strings and by its markup, thinking is kept within
-its budget, and the ids of what was said are remembered.
+"""Turns the token ids of a reply into parts: splits text at stop strings and markup, enforces the thinking budget, and
+remembers the reply's ids.
 """
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.backend import Backend
+from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
-from wgemma.engine.sampling import Sampling
-from wgemma.engine.session import Token
+from wgemma.engine.request import Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
 
 
-class Cancel(Protocol):
-    """Something that can ask a reply to end: a threading.Event or an asyncio.Event."""
-
-    def is_set(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of the prompt, how many of them were computed before, and tokens generated."""
+    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens."""
 
     prompt: int
     reused: int
@@ -34,7 +27,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a reply. The last one has no text, but `finish_reason` (stop, length, tool, cancelled) and `usage`."""
+    """A piece of a reply. The last has no text, but `finish_reason` (stop, length, tool, cancelled) and `usage`."""
 
     kind: Literal["thinking", "content", "tool_call"]
     text: str = ""
@@ -45,32 +38,32 @@ class Part:
 
 
 class Reply:
-    """What a model says to one prompt. `replies` remembers it."""
+    """A model's reply to one prompt, remembered in `replies`."""
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, replies: Replies, parser: ReplyParser) -> None:
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, replies: Replies, parser: ReplyParser, request: Request
+    ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.replies = replies
         self.parser = parser
-        self.in_thought = False
-        self.budget: int | None = None  # tokens to think with
-        self.stops = StopStrings(())
-        self.cancel: Cancel | None = None
-        self.adapter: Setting = BARE
+        self.request = request
+        self.in_thought = request.in_thought
+        self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
         self.called = False
         self.content: list[str] = []
 
-    async def parts(self, ids: list[int], sampling: Sampling, limit: int) -> AsyncGenerator[Part, None]:
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        ids, limit = list(self.request.ids), self.request.max_tokens
+        request = replace(self.request, marks=marks(self.tokenizer, ids))
         reason, reused = "", 0
         try:
             while not reason:
                 room = limit - len(self.generated)
-                places = marks(self.tokenizer, ids)
-                said = ids + self.generated
-                tokens = self.backend.generate(said, sampling, room, places, self._cancelled, self.adapter)
-                async with aclosing(tokens):
+                rest = replace(request, ids=ids + self.generated, max_tokens=room)
+                async with aclosing(self.backend.generate(rest)) as tokens:
                     reason = "length"
                     async for token in tokens:
                         reused = reused or self.backend.reused
@@ -80,7 +73,7 @@ class Reply:
                         if reason:
                             break
                         reason = "length"
-                if reason == "length" and self._cancelled():  # before the first token, or with the last
+                if reason == "length" and self.request.cancelled():  # before the first token, or with the last
                     reason = "cancelled"
                 if reason == "budget":
                     forced = self.tokenizer.encode("\n<channel|>", special=True)
@@ -95,20 +88,18 @@ class Reply:
         ended: Any = "tool" if self.called else reason
         yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
 
-    def _cancelled(self) -> bool:
-        return self.cancel is not None and self.cancel.is_set()
-
     def _next(self, token: Token) -> tuple[str, list[Part]]:
-        """What a token brings, and why the reply ends with it, if it does; "budget" ends only the thought."""
+        """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
         if token.id in self.tokenizer.stop_ids:
             return "stop", []
         self.generated.append(token.id)
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
-        if self._cancelled():
+        if self.request.cancelled():
             return "cancelled", parts
-        over = self.budget is not None and self.in_thought and len(self.generated) >= self.budget
+        budget = self.request.thinking_budget
+        over = budget is not None and self.in_thought and len(self.generated) >= budget
         return "budget" if over else "", parts
 
     def _take(self, token: Token) -> list[Part]:
@@ -142,7 +133,7 @@ class Reply:
             self.in_thought = False
 
     def _force(self, forced: Sequence[int]) -> list[Part]:
-        """Says something in the model's place, such as the end of its thought; it goes on from there."""
+        """Appends tokens on the model's behalf, such as the end of its thought; generation continues after them."""
         parts = []
         for token_id in forced:
             self.generated.append(token_id)
@@ -151,7 +142,7 @@ class Reply:
         return parts
 
     def _remember(self) -> None:
-        """Keeps the ids of the answer, so that it is not tokenised again in the next prompt."""
+        """Remembers the answer's ids, so that the next prompt does not tokenise it again."""
         tokenizer = self.tokenizer
         end = tokenizer.special.get("<channel|>")
         ids = self.generated

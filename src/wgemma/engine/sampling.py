@@ -1,4 +1,4 @@
-"""How the next token is chosen: settings for people, and the kernels that carry them out on the GPU."""
+"""How the next token is chosen: the user's settings, and the GPU kernels that apply them."""
 
 import math
 import random
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wgemma.errors import SettingsError
-from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.device import Binding, Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
 
@@ -17,16 +18,16 @@ RESULTS = 64  # how many steps the GPU may be ahead of the host
 RESULT_BYTES = 32
 REPORT = 32  # (token, log-probability) pairs per step
 MAX_ALTERNATIVES = REPORT - 1
-THREADS = 1024  # of the one workgroup that samples, where the adapter has so many
-FEW_THREADS = 256  # of a software adapter's, to which a thread more is a thing more to do
+THREADS = 1024  # in the one workgroup that samples, if the adapter allows it
+FEW_THREADS = 256  # on a software adapter, where every thread costs time
 QUAD = 16  # bytes: logits are read four at a time
 BLOCK = 64  # logits that share a peak
-PEAKS = 32  # peaks that one workgroup finds
+PEAKS = 32  # peaks per workgroup
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Gemma 4's own settings by default; temperature 0 is greedy. `logprobs` asks for that many alternatives."""
+    """Sampling settings, Gemma 4's by default. Temperature 0 is greedy; `logprobs` is the number of alternatives."""
 
     temperature: float = 1.0
     top_k: int = 64  # 0: no limit
@@ -37,7 +38,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     repeat_last_n: int = 64  # −1: everything, 0: nothing
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # None: another one each time
+    seed: int | None = None  # None: random
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,14 +62,14 @@ class Sampling:
         for token, bias in dict(self.logit_bias).items():
             numbers = isinstance(token, int) and isinstance(bias, int | float)
             if not numbers or math.isnan(bias) or bias == math.inf:
-                raise SettingsError(f"logit_bias holds {token!r}: {bias!r}; it maps token ids to numbers.")
+                raise SettingsError(f"logit_bias contains {token!r}: {bias!r}; it must map token ids to numbers.")
         for name in ("top_k", "repeat_last_n", "logprobs", "seed"):
             value = getattr(self, name)
             if value is None:
                 continue
             if not isinstance(value, int | float) or value % 1:
                 raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
-            object.__setattr__(self, name, int(value))  # a file may say 64.0
+            object.__setattr__(self, name, int(value))  # a file may have 64.0
 
     @property
     def penalises(self) -> bool:
@@ -80,7 +81,7 @@ class Sampling:
         return self.temperature <= 0 or self.top_k == 1
 
     def settled(self) -> "Sampling":
-        """The same with a seed of its own, so that a reply that is started again goes on as it began."""
+        """The same with a fixed seed, so that a restarted reply continues as it began."""
         return self if self.seed is not None else replace(self, seed=random.getrandbits(64))
 
     def pack(self, context: int) -> bytes:
@@ -106,7 +107,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step gave. `bad` logits hold NaN or Inf; the other figures describe the distribution drawn from."""
+    """The result of one step. `bad`: the logits contain NaN or Inf; the rest describes the sampled distribution."""
 
     token: int
     bad: bool
@@ -118,34 +119,35 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What of the settings shapes the recording; all the rest is data the kernels read."""
+    """The settings that shape the recording; the others are data the kernels read."""
 
     penalises: bool
     adjusts: bool
-    past: int  # workgroups of 256 tokens of the past to count; −1: all there is
+    past: int  # workgroups of 256 history tokens to count; −1: all
     logprobs: bool
 
 
 class Sampler:
-    """The buffers one session samples with, and the recording of its kernels."""
+    """A runner's sampling buffers, and the recording of its kernels."""
 
-    def __init__(self, device: Device, config: Config, rows: Buffer, history: Buffer) -> None:
-        self.device = device
+    def __init__(self, ledger: Ledger, config: Config, rows: Buffer, history: Buffer) -> None:
+        self.ledger = ledger
+        self.device = ledger.device
         self.config = config
         self.rows = rows
         self.history = history
-        self.logits = device.buffer(QUAD * -(-config.vocab_size // 4), "logits")
+        self.logits = ledger.buffer(QUAD * -(-config.vocab_size // 4), "logits")
         peaks = QUAD * -(-config.vocab_size // (4 * BLOCK))
-        self.peaks = device.buffer(peaks, "largest logits")
-        self.sums = device.buffer(peaks, "sums of blocks")
-        self.picked = device.buffer(4, "picked row")
-        self.settings = device.buffer(48, "sampling settings")
-        self.results = device.buffer(RESULTS * RESULT_BYTES, "results")
-        self.report = device.buffer(RESULTS * REPORT * 8, "log-probabilities")
-        self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits: when first needed
+        self.peaks = ledger.buffer(peaks, "largest logits")
+        self.sums = ledger.buffer(peaks, "sums of blocks")
+        self.picked = ledger.buffer(4, "picked row")
+        self.settings = ledger.buffer(48, "sampling settings")
+        self.results = ledger.buffer(RESULTS * RESULT_BYTES, "results")
+        self.report = ledger.buffer(RESULTS * REPORT * 8, "log-probabilities")
+        self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits, on first use
 
     def begin(self, sampling: Sampling, context: int) -> Recipe:
-        """Puts the settings where the kernels read them, and says what is to be recorded for them."""
+        """Uploads the settings and returns what to record for them."""
         adjusts = sampling.penalises or bool(sampling.logit_bias) or bool(self.config.suppress_tokens)
         last_n = sampling.repeat_last_n if sampling.penalises else 0
         past = -1 if last_n < 0 else -(-last_n // 256)
@@ -155,7 +157,7 @@ class Sampler:
             bias = array("f", bytes(4 * self.config.vocab_size))
             for token, value in sampling.logit_bias.items():
                 if not 0 <= token < self.config.vocab_size:
-                    raise SettingsError(f"logit_bias names token {token}; there are {self.config.vocab_size}.")
+                    raise SettingsError(f"logit_bias has token {token}; the vocabulary has {self.config.vocab_size}.")
                 bias[token] = value
             for token in self.config.suppress_tokens:
                 bias[token] = -math.inf
@@ -166,12 +168,12 @@ class Sampler:
         if self._adjusted is None:
             size = QUAD * -(-self.config.vocab_size // 4)
             labels = ("logit bias", "token counts", "adjusted logits")
-            bias, counts, adjusted = (self.device.buffer(size, label) for label in labels)
+            bias, counts, adjusted = self.ledger.buffers((size, label) for label in labels)
             self._adjusted = bias, counts, adjusted
         return self._adjusted
 
     def record(self, tape: Tape, recipe: Recipe, depth: int) -> None:
-        """From logits to the next row; `depth` bounds how much of the past there is to count."""
+        """From logits to the next row; `depth` bounds the history to count."""
         bindings: dict[str, Binding] = {
             "settings": self.settings,
             "logits": self.logits,
@@ -202,19 +204,14 @@ class Sampler:
             tape.run("peaks", blocks, bindings, vocab, {"SUMS": True})
             tape.run("logprobs", [1], bindings, vocab, threads)
 
-    def free(self) -> None:
-        buffers = (self.logits, self.peaks, self.sums, self.picked, self.settings, self.results, self.report)
-        for buffer in (*buffers, *(self._adjusted or ())):
-            self.device.free(buffer)
-
 
 def outcome(data: bytes, position: int) -> Outcome:
-    """The step that gave the token at `position`, out of the results ring."""
+    """The result for the token at `position`, from the results ring."""
     fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, position % RESULTS * RESULT_BYTES)
     return Outcome(fields[0], bool(fields[1]), *fields[2:])
 
 
 def alternatives(data: bytes, position: int, count: int) -> list[tuple[int, float]]:
-    """(token, log-probability) of the drawn token, then of the most likely ones."""
+    """(token, log-probability) of the sampled token, then of the most likely ones."""
     first = position % RESULTS * REPORT * 8
     return [struct.unpack_from("<If", data, first + 8 * i) for i in range(count + 1)]

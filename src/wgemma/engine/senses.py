@@ -1,8 +1,8 @@
-"""Pictures and sounds as part of a sequence: each becomes a run of soft rows, numbers that stand for no token.
+"""Images and sounds in a sequence: each becomes a run of soft rows, with ids that are not tokens.
 
-The same content has the same numbers for as long as the model is loaded, so a prompt that brings it again begins with
-the same ids and is not computed again. Rows are made when a pass needs them and kept within a budget; what they are
-made from is kept, too, within another. A medium that has lost both must be sent again, as every chat does anyway.
+The same content keeps its ids for as long as the model is loaded, so a prompt that repeats it has the same prefix and
+is not recomputed. Rows are encoded when a pass needs them and cached within a budget; their source is cached within
+another. A medium that lost both must be sent again, as every chat does anyway.
 """
 
 import hashlib
@@ -18,22 +18,22 @@ from wgemma.engine.towers import Encoder
 from wgemma.errors import MediaError, SessionError
 from wgemma.files.images import Pixels, check_picture, contents, image_format, read_image
 from wgemma.files.sounds import check_sound, cuts, read_sound, sound_format
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT
 from wgemma.model.vision_config import BUDGETS
 from wgemma.text.parts import Content
 
 Rows = TypeVar("Rows")
 
-BUDGET = 280  # tokens of an image, unless its part says otherwise
-ROW_BYTES = 256 << 20  # of encoded media to keep
-CONTENT_BYTES = 256 << 20  # of pictures and sounds to keep, to encode them again
+BUDGET = 280  # tokens per image, unless its part says otherwise
+ROW_BYTES = 256 << 20  # of encoded media to cache
+CONTENT_BYTES = 256 << 20  # of source images and sounds to cache, for encoding them again
 MOST_MEDIA = 1 << 16
-MAX_ROWS = 1 << 11  # of one medium, in a saved chat
+MAX_ROWS = 1 << 11  # per medium in a saved chat
 
 
 @dataclass(slots=True, eq=False)
 class Medium(Generic[Rows]):
-    """A picture, or a piece of a sound: its rows have the numbers [first, first + count)."""
+    """An image, or a piece of a sound; its rows have the ids [first, first + count)."""
 
     key: str
     kind: Literal["image", "audio"]
@@ -66,21 +66,21 @@ class Senses(Generic[Rows]):
     def __init__(self, towers: Encoder[Rows], width: int) -> None:
         self.towers = towers
         self.width = width
-        self._media: dict[str, Medium[Rows]] = {}  # by key, the least recently used first
-        self._firsts: list[int] = []  # rising, with `_in_order` beside it
+        self._media: dict[str, Medium[Rows]] = {}  # by key, least recently used first
+        self._firsts: list[int] = []  # ascending, parallel to `_in_order`
         self._in_order: list[Medium[Rows]] = []
-        self._files: dict[str, list[str]] = {}  # what a file with this hash became
-        self._placed: set[str] = set()  # the media of the prompt at hand, which must not lose what they are made from
+        self._files: dict[str, list[str]] = {}  # the media of a file, by its hash
+        self._placed: set[str] = set()  # the current prompt's media, whose sources must stay cached
         self._next = SOFT
 
-    # -- numbers
+    # -- ids
 
     def holds(self, number: int) -> bool:
-        """Whether this is the number of a soft row."""
+        """Whether this is the id of a soft row."""
         return self._medium(number) is not None
 
     def is_image(self, number: int) -> bool:
-        """Whether a row is an image's; of a medium that was forgotten it is assumed."""
+        """Whether a row belongs to an image; assumed for media that were forgotten."""
         medium = self._medium(number)
         return medium is None or medium.kind == "image"
 
@@ -90,11 +90,11 @@ class Senses(Generic[Rows]):
         return found if found is not None and number in found.numbers else None
 
     def _register(self, key: str, kind: Literal["image", "audio"], count: int, budget: int = 0) -> Medium[Rows]:
-        """The medium with this key, which is now the most recently used one."""
+        """The medium with this key, marked as most recently used."""
         medium = self._media.pop(key, None)
         if medium is None:
             medium = Medium(key, kind, self._next, count, budget)
-            self._next += count + 1  # between two media one number is left out: soft.runs
+            self._next += count + 1  # skip one id between media: see soft.runs
             self._firsts.append(medium.first)
             self._in_order.append(medium)
         self._media[key] = medium
@@ -108,25 +108,25 @@ class Senses(Generic[Rows]):
         at = self._firsts.index(medium.first)
         del self._firsts[at], self._in_order[at]
 
-    # -- what is sent
+    # -- input
 
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Rows]]]:
-        """The media of a prompt: one for a picture, one for every 30 seconds of a sound. Those of the prompt before may
-        be forgotten from now on."""
+        """The media of a prompt: one per image, and one per 30 seconds of a sound. The previous prompt's may be evicted
+        from now on."""
         self._placed.clear()
         return [await self.take(content) for content in contents]
 
     async def take(self, content: Content) -> list[Medium[Rows]]:
-        """The media of a picture or a sound. One that came as a file is known by its bytes, before it is decoded."""
+        """The media of an image or sound. A file is recognised by its bytes, before it is decoded."""
         image = content.kind == "image"
-        self.towers.require(content.kind)  # a model without the sense says so before anything is read
+        self.towers.require(content.kind)  # fail before reading anything
         budget = 0 if not image else BUDGET if content.budget is None else content.budget
         source, name, digest = content.source, "", ""
         if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
             word, recognise = ("picture", image_format) if image else ("sound", sound_format)
             name, source = contents(source, word, recognise)
             name = content.name or name
-            (check_picture if image else check_sound)(name, source)  # before all of it is read
+            (check_picture if image else check_sound)(name, source)  # before reading all of it
             digest = _hash(content.kind, budget, source)
             known = [self._media[key] for key in self._files.get(digest, ()) if key in self._media]
             if known and len(known) == len(self._files[digest]) and all(m.content is not None for m in known):
@@ -170,12 +170,12 @@ class Senses(Generic[Rows]):
         return media
 
     async def samples(self, source: Any) -> "array[float]":
-        """A sound as the tower takes it: 16 kHz, one channel."""
+        """A sound in the tower's format: 16 kHz, mono."""
         self.towers.require("audio")
         return await self.towers.resample(read_sound(source))
 
     def _make_room_for_contents(self) -> None:
-        """Forgets what the least recently used media were made from, but never of the prompt at hand."""
+        """Evicts the sources of the least recently used media, but never the current prompt's."""
         held = [medium for medium in self._media.values() if medium.content is not None]
         total = sum(medium.content_bytes for medium in held)
         for medium in held:
@@ -185,13 +185,13 @@ class Senses(Generic[Rows]):
                 total -= medium.content_bytes
                 medium.content = None
 
-    # -- what is computed
+    # -- encoding
 
     async def rows(self, number: int) -> tuple[Rows, int]:
-        """The encoded medium that a soft row belongs to, and which of its rows that is."""
+        """The encoded medium a soft row belongs to, and the row's index in it."""
         medium = self._medium(number)
         if medium is None:
-            raise SessionError(f"{number} is no row of an image or a sound that this model knows.")
+            raise SessionError(f"{number} is not the id of a row of any image or sound in this session.")
         self._register(medium.key, medium.kind, medium.count)
         if medium.rows is None:
             medium.rows = await self._encode(medium)
@@ -202,7 +202,7 @@ class Senses(Generic[Rows]):
         content = medium.content
         if content is None:
             what = "an image" if medium.kind == "image" else "a sound"
-            raise SessionError(f"{what} of this chat is not held any more. Send it again with the messages.")
+            raise SessionError(f"{what} in this chat is no longer cached. Send it again with the messages.")
         if isinstance(content, array):
             return await self.towers.hear(content)
         return await self.towers.see(read_image(content), medium.budget)
@@ -225,17 +225,17 @@ class Senses(Generic[Rows]):
     # -- life
 
     def lose_rows(self) -> None:
-        """The device is gone, and all rows with it; they are made again when they are needed."""
+        """Forgets all rows after the device was lost; they are encoded again when needed."""
         for medium in self._media.values():
             medium.rows = None
 
     def free(self) -> None:
-        """Gives back what is encoded, and the towers."""
+        """Frees the encoded rows and the towers."""
         for medium in self._media.values():
             self._drop_rows(medium)
         self.towers.release()
 
-    # -- a chat in a file
+    # -- saved chats
 
     def describe(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """The media of a sequence, for a saved chat."""
@@ -244,7 +244,7 @@ class Senses(Generic[Rows]):
         return [{name: getattr(m, name) for name in ("key", "kind", "first", "count", "budget")} for m in known]
 
     def recognise(self, ids: Sequence[int], described: Iterable[Any]) -> list[int]:
-        """The ids of a saved chat with the numbers its media have here; a `ValueError` where they make no sense."""
+        """A saved chat's ids, renumbered for its media here; raises `ValueError` if they make no sense."""
         numbers: dict[int, int] = {}
         for entry in described:
             key, kind, first, count, budget = (entry[name] for name in ("key", "kind", "first", "count", "budget"))
@@ -270,7 +270,7 @@ def _hash(kind: str, budget: int, *pieces: "str | bytes | memoryview") -> str:
 
 
 def _named(sentence: str, name: str) -> str:
-    """A complaint about bytes, with the name of the file they came from."""
+    """An error about media data, with the file's name put in."""
     for anonymous in ("the picture", "the sound"):
         if name and sentence.startswith(f"{anonymous} "):
             return name + sentence.removeprefix(anonymous)

@@ -1,11 +1,11 @@
-"""Soft rows in a sequence of ids: numbers from SOFT on, in a row for the rows of one image or sound.
+"""Soft rows in a sequence of ids: ids from SOFT on, consecutive for the rows of one image or sound.
 
-Between the numbers of two media one is never given out, so a run of numbers is always of one medium.
+One id is skipped between media, so a run of consecutive ids always belongs to one medium.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT
 
 
 def runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -22,12 +22,12 @@ def runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def outside(position: int, images: Iterable[tuple[int, int]]) -> int:
-    """The last position up to `position` that lies inside no image."""
+    """The last position up to `position` that is not inside an image."""
     return min((start for start, end in images if start < position < end), default=position)
 
 
 def common_start(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """How many ids two sequences begin with in common."""
+    """The length of two sequences' common prefix."""
     for i, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return i

@@ -1,10 +1,10 @@
-"""Stop strings in a stream of text: what might be the start of one is held back until it is known not to be."""
+"""Stop strings in a text stream: text that might start one is held back until it is known not to."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Feeds text through until one of `stops` appears; `found` tells that it did. The stop itself is never shown."""
+    """Passes text through until one of `stops` appears, which sets `found`. The stop string itself is never shown."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -12,7 +12,7 @@ class StopStrings:
         self.found = False
 
     def feed(self, text: str) -> str:
-        """The text that is certain not to belong to a stop string."""
+        """The text that cannot be part of a stop string."""
         if self.found or not self._stops:
             return "" if self.found else text
         self._held += text
@@ -32,11 +32,11 @@ class StopStrings:
         return bool(self._held)
 
     def finish(self) -> str:
-        """What was held back for a stop string that never came."""
+        """The text still held back when the stream ends."""
         shown, self._held = self._held, ""
         return shown
 
     def _overlap(self, stop: str) -> int:
-        """The length of the longest end of the held text that begins `stop`."""
+        """The length of the longest suffix of the held text that is a prefix of `stop`."""
         most = min(len(stop) - 1, len(self._held))
         return next((n for n in range(most, 0, -1) if self._held.endswith(stop[:n])), 0)

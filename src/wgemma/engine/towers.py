@@ -1,6 +1,6 @@
-"""The two towers of a model: which file holds them, loaded when first needed, given back on request.
+"""A model's vision and audio towers: which file has them; loaded on first use, freed on request.
 
-Sizes follow from the files' headers, so an image or a sound can be placed in a prompt before any tower is loaded.
+Sizes follow from the files' headers, so images and sounds can be placed in a prompt before any tower is loaded.
 """
 
 from array import array
@@ -12,21 +12,22 @@ from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
-from wgemma.gpu.device import Buffer, Device
+from wgemma.gpu.device import Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.model.audio import Audio, load_audio, sound_tokens
 from wgemma.model.audio_config import AudioConfig, has_audio
 from wgemma.model.resample import resample
 from wgemma.model.vision import Vision, load_vision
 from wgemma.model.vision_config import SIDE, VisionConfig, has_vision, read_vision
 
-Rows_co = TypeVar("Rows_co", covariant=True)  # encoded media: a buffer, or an array where NumPy computes
+Rows_co = TypeVar("Rows_co", covariant=True)  # encoded media: a buffer, or a NumPy array
 
-# Called with a tower's name and its bytes when one is loaded; what it gives hears of every piece.
+# Called with a tower's name and size when it is loaded; yields the callback for its progress.
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 def heard_by(progress: Callable[[int], None]) -> Watch:
-    """A watch that tells one listener of every piece."""
+    """A watch that reports every piece to one callback."""
 
     @contextmanager
     def watch(name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -36,9 +37,9 @@ def heard_by(progress: Callable[[int], None]) -> Watch:
 
 
 class Towers:
-    """What a model can see and hear, by the headers of its projectors and of its own file, which is asked last.
+    """What a model can see and hear, from the headers of its projectors, then of its own file.
 
-    A projector that does not fit is refused at once. A model whose own tower is of no use still reads and writes.
+    A projector that does not fit is refused immediately. A model whose own tower is unusable still handles text.
     """
 
     def __init__(self, name: str, width: int, own: Gguf, projectors: Sequence[Gguf] = (), watch: Watch | None = None):
@@ -49,7 +50,7 @@ class Towers:
         for projector in projectors:
             if not has_vision(projector) and not has_audio(projector):
                 name = projector.source.name
-                raise ModelError(f"{name} is no projector: it holds neither a vision nor an audio tower.")
+                raise ModelError(f"{name} is not a projector: it has neither a vision nor an audio tower.")
         files = (*projectors, own)
         self._eyes = next((gguf for gguf in files if has_vision(gguf)), None)
         self._ears = next((gguf for gguf in files if has_audio(gguf)), None)
@@ -57,7 +58,7 @@ class Towers:
         self._hearing: AudioConfig | ModelError | None = self._read(self._ears, AudioConfig.from_gguf)
 
     def _read(self, gguf: Gguf | None, read: Callable[[Gguf], Any]) -> Any:
-        """A tower's shape, or what is wrong with it; one made for a model of another width is wrong."""
+        """A tower's config, or the error, such as for one made for a model of another width."""
         if gguf is None:
             return None
         try:
@@ -65,7 +66,7 @@ class Towers:
             if config.width != self.width:
                 raise ModelError(
                     f"{gguf.source.name} was made for a model {config.width} wide; {self.name} is {self.width} wide. "
-                    "Give the projector that belongs to it."
+                    "Use the projector that belongs to it."
                 )
         except ModelError as error:
             if gguf is not self._own:
@@ -82,16 +83,16 @@ class Towers:
         return isinstance(self._hearing, AudioConfig)
 
     def require(self, kind: str) -> None:
-        """Raises what is missing to take an image or a sound."""
+        """Raises `ModelError` if the model cannot take this kind."""
         _ = self.sight if kind == "image" else self.hearing
 
     def image_tokens(self, pixels: Pixels, budget: int) -> int:
-        """How many rows a picture becomes."""
+        """How many rows an image becomes."""
         width, height = self.sight.fit(pixels.width, pixels.height, budget)
         return (width // SIDE) * (height // SIDE)
 
     def sound_tokens(self, samples: int) -> int:
-        """How many rows a piece of sound becomes; 0 where it is too short."""
+        """How many rows a piece of sound becomes; 0 if it is too short."""
         return sound_tokens(self.hearing, samples)
 
     @property
@@ -111,7 +112,7 @@ class Towers:
 
 
 class Encoder(Protocol[Rows_co]):
-    """Towers that compute."""
+    """Towers that encode images and sounds."""
 
     def require(self, kind: str) -> None: ...
     def image_tokens(self, pixels: Pixels, budget: int) -> int: ...
@@ -124,11 +125,11 @@ class Encoder(Protocol[Rows_co]):
 
 
 class GpuTowers(Towers):
-    """Towers on a device; `see` and `hear` give buffers [tokens, width] of f32."""
+    """Towers on a device; `see` and `hear` return f32 buffers [tokens, width]."""
 
     def __init__(
         self,
-        device: Device,
+        whole: Ledger,
         name: str,
         width: int,
         own: Gguf,
@@ -136,7 +137,7 @@ class GpuTowers(Towers):
         watch: Watch | None = None,
     ) -> None:
         super().__init__(name, width, own, projectors, watch)
-        self.device = device
+        self.ledger = whole.part()
         self._vision: Vision | None = None
         self._audio: Audio | None = None
 
@@ -144,21 +145,21 @@ class GpuTowers(Towers):
         if self._vision is None:
             assert self.sight and self._eyes is not None
             with self.watch("vision", tower_bytes(self._eyes, "v.")) as progress:
-                self._vision = await load_vision(self.device, self._eyes, progress)
-        return await self._vision.encode(pixels, budget)
+                self._vision = await load_vision(self.ledger.part(), self._eyes, progress)
+        return self.ledger.adopt(await self._vision.encode(pixels, budget))
 
     async def hear(self, samples: "array[float]") -> Buffer:
         if self._audio is None:
             assert self.hearing and self._ears is not None
             with self.watch("audio", tower_bytes(self._ears, "a.")) as progress:
-                self._audio = await load_audio(self.device, self._ears, progress)
-        return await self._audio.encode(samples)
+                self._audio = await load_audio(self.ledger.part(), self._ears, progress)
+        return self.ledger.adopt(await self._audio.encode(samples))
 
     async def resample(self, sound: Sound) -> "array[float]":
-        return await resample(self.device, sound)
+        return await resample(self.ledger.device, sound)
 
     def drop(self, rows: Any) -> None:
-        self.device.free(rows)
+        self.ledger.drop(rows)
 
     def release(self) -> None:
         for tower in (self._vision, self._audio):
@@ -166,18 +167,18 @@ class GpuTowers(Towers):
                 tower.free()
         self._vision = self._audio = None
 
-    def move(self, device: Device) -> None:
-        """To another device, after this one was lost with everything on it."""
-        self.device = device
+    def move(self, whole: Ledger) -> None:
+        """Moves to another device after this one was lost."""
+        self.ledger = whole.part()
         self._vision = self._audio = None
 
     @property
     def nbytes(self) -> int:
-        """What the loaded towers take on the GPU."""
+        """GPU memory of the loaded towers."""
         return sum(tower.nbytes for tower in (self._vision, self._audio) if tower is not None)
 
 
 def tower_bytes(gguf: Gguf, prefix: str) -> int:
-    """About how many bytes a tower has in a file: its own tensors and its projector's."""
+    """Approximate size of a tower in a file: its own tensors and its projector's."""
     projector = "mm.a." if prefix == "a." else "mm.input_projection"
     return sum(t.nbytes for name, t in gguf.tensors.items() if name.startswith((prefix, projector)))

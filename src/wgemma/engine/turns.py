@@ -1,4 +1,4 @@
-"""One call at a time: a second waits its turn, and one that gives up leaves the queue."""
+"""One call at a time: a second one waits its turn, and one that is cancelled leaves the queue."""
 
 import asyncio
 import threading
@@ -10,12 +10,12 @@ from wgemma.sync import breathe, in_event_loop
 
 
 class Turns:
-    """A lock that works for threads and for tasks of one event loop alike."""
+    """A lock for both threads and the tasks of an event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: int | None = None  # who has the turn
-        self._task: object = None  # and in which task, where an event loop drives it
+        self._task: object = None  # and in which task, if an event loop drives it
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
@@ -34,9 +34,9 @@ class Turns:
             self._lock.release()
 
     def _refuse_oneself(self, task: object) -> None:
-        """Nobody can wait for a turn that only they can end."""
+        """Raises `SessionError` if the caller itself has the turn, since it would wait forever."""
         mine = self._thread == threading.get_ident()
         if mine and (task is None or self._task is None or self._task is task):
             raise SessionError(
-                "this model is in the middle of a reply. Read it to its end, or close it, before the next call."
+                "this model is in the middle of a reply. Read it to the end, or close it, before the next call."
             )

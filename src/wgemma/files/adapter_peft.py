@@ -32,7 +32,7 @@ from wgemma.files.adapter_names import (
 )
 from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
 from wgemma.files.floats import transposed
-from wgemma.files.safetensors import Entry, Safetensors, write_safetensors
+from wgemma.files.safetensors import Safetensors, StoredTensor, write_safetensors
 from wgemma.files.writing import replacing
 
 Patterns: TypeAlias = list[tuple[re.Pattern[str], Any]]
@@ -179,7 +179,7 @@ def _matching(patterns: Patterns, path: str, default: Any) -> Any:
     return next((value for pattern, value in patterns if pattern.match(path)), default)
 
 
-def _halves(tensors: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
+def _halves(tensors: Mapping[str, StoredTensor]) -> dict[str, tuple[str, str]]:
     """The names of A and B by module."""
     found: dict[str, dict[str, str]] = {}
     for key in tensors:
@@ -213,7 +213,7 @@ def _refuse_key(key: str) -> None:
     raise AdapterError(f"{key[:200]} is not part of a LoRA adapter.")
 
 
-def _refuse_other_tables(tensors: Mapping[str, Entry], pairs: Mapping[str, Pair]) -> None:
+def _refuse_other_tables(tensors: Mapping[str, StoredTensor], pairs: Mapping[str, Pair]) -> None:
     """A copy of the embedding is ignored only if the embedding is adapted and the shapes match."""
     for key, entry in tensors.items():
         match = None if _KEY.fullmatch(key) else _COPY.fullmatch(key)
@@ -246,7 +246,7 @@ async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: st
     return tensor, Pair(rank, first[1], second[0], values[0], _by_expert(values[1], experts), scale, experts)
 
 
-def _path(config: _Config, module: str, tensors: Mapping[str, Entry]) -> str:
+def _path(config: _Config, module: str, tensors: Mapping[str, StoredTensor]) -> str:
     """The module's path; for experts, the path of the parameter, which PEFT does not name.
 
     If both parameters are adapted, gate and up are the inner one.

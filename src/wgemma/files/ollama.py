@@ -73,7 +73,7 @@ def _bad_name(text: str) -> StoreError:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ManifestLayer:
     """One blob of a model: its kind (`model`, `params`, …), and its digest and size as the manifest claims them."""
 
     kind: str
@@ -212,7 +212,7 @@ class StoredModel:
         what = f"the configuration of {name}"
         self.config = _json_object(store.read(store.blob(configuration.digest), MAX_JSON, what), what)
 
-    def _of(self, kind: str) -> list[Layer]:
+    def _of(self, kind: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.kind == kind]
 
     def _paths(self, kind: str) -> list[Path]:
@@ -327,7 +327,7 @@ class StoredModel:
                 found.append(sense)
         return [*found, "tools", "thinking"] if self.config.get("parser") == "gemma4" else found
 
-    def verify(self, progress: Callable[[Layer, int], None] = lambda layer, done: None) -> None:
+    def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
         """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch."""
         for layer in self.blobs:
             path = self.store.blob(layer.digest)
@@ -380,7 +380,7 @@ def _json_object(data: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def _layers(entries: Any, name: Name) -> list[Layer]:
+def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise StoreError(f"the manifest of {name} has no valid layers. `ollama pull {name}` again.", "bad_manifest")
     layers = []
@@ -392,5 +392,7 @@ def _layers(entries: Any, name: Name) -> list[Layer]:
         if not well_formed:
             raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
         parent = entry.get("from")
-        layers.append(Layer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None))
+        layers.append(
+            ManifestLayer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None)
+        )
     return layers

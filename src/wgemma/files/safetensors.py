@@ -30,7 +30,7 @@ METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredTensor:
     """Where one tensor is. `shape` has the contiguous dimension last."""
 
     dtype: str
@@ -42,7 +42,7 @@ class Entry:
 class Safetensors:
     """An open file: `tensors` by name, `metadata`, and the source their bytes come from."""
 
-    def __init__(self, source: Source, tensors: dict[str, Entry], metadata: dict[str, Any]) -> None:
+    def __init__(self, source: Source, tensors: dict[str, StoredTensor], metadata: dict[str, Any]) -> None:
         self.source = source
         self.tensors = tensors
         self.metadata = metadata
@@ -82,7 +82,7 @@ class Safetensors:
         self.close()
 
 
-async def _read_header(source: Source) -> tuple[dict[str, Entry], dict[str, Any]]:
+async def _read_header(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     if source.size < 8:
         raise AdapterError("the file is too short to be safetensors. Is the download complete?")
     (length,) = struct.unpack("<Q", await source.read(0, 8))
@@ -117,7 +117,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _entry(name: str, fields: Any, start: int, size: int) -> Entry:
+def _entry(name: str, fields: Any, start: int, size: int) -> StoredTensor:
     if not name or len(name) > MAX_NAME:
         raise AdapterError(f"{name[:80]!r} is not a valid tensor name.")
     if not isinstance(fields, dict):
@@ -134,7 +134,7 @@ def _entry(name: str, fields: Any, start: int, size: int) -> Entry:
         raise AdapterError(f"{name!r} ends at byte {start + end:.6g} of {size}. Is the download complete?")
     if prod(shape) * WIDTHS[dtype] != end - begin:
         raise AdapterError(f"{name!r} is {list(shape)} of {dtype}, but takes {end - begin} bytes.")
-    return Entry(dtype, tuple(shape), start + begin, end - begin)
+    return StoredTensor(dtype, tuple(shape), start + begin, end - begin)
 
 
 def _sizes(value: Any) -> TypeGuard[list[int]]:
@@ -142,7 +142,7 @@ def _sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
 
 
-def _refuse_overlap(tensors: Mapping[str, Entry]) -> None:
+def _refuse_overlap(tensors: Mapping[str, StoredTensor]) -> None:
     by_offset = sorted(tensors.items(), key=lambda item: item[1].offset)
     for (before, first), (after, second) in pairwise(by_offset):
         if first.offset + first.nbytes > second.offset:

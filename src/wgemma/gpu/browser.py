@@ -1,8 +1,8 @@
 """The device of a web page: `navigator.gpu`, through replay.js, from Python in a Worker.
 
-Buffers and kernels are numbers on this side. A tape becomes one JavaScript function, so a token costs two calls across
-the border: one to replay it, one to ask for its result. What WebGPU reports late is raised by `confirm` or by the next
-reading.
+Python holds buffers and kernels by number. A tape becomes one JavaScript function, so a token costs two calls into
+JavaScript: one to replay the tape, one to request its result. WebGPU reports some errors late; `confirm` or the next
+reading raises them.
 """
 
 from array import array
@@ -11,22 +11,21 @@ from typing import Any
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.bytes import around, cut, put_end
-from wgemma.gpu.device import AdapterInfo, Buffer, Limits, Program, Span
+from wgemma.gpu.device import AdapterInfo, Buffer, Command, Copy, Limits, Program, Span
 from wgemma.gpu.shaders import Uniform, declarations, enabled, load_shader, uniform
-from wgemma.gpu.tape import Command, Copy
 
 Opener = Callable[[], Awaitable[Any]]  # replay.js's openGpu
 
 ROOMY = 512 << 20  # bytes of a binding; phones and old GPUs grant less
-# Steps in flight. That a step is done is heard here about a millisecond later, and the next one takes as long to reach
-# the GPU: with fewer it would wait for us.
+# Steps in flight. We learn about a millisecond late that a step is done, and the next takes as long to reach the GPU:
+# with fewer in flight it would idle.
 STEPS_AHEAD = 4
 
 _TYPES = {"uniform": "uniform", "read": "read-only-storage", "read_write": "storage"}
 
 
 class BrowserBuffer:
-    """A number that stands for a GPUBuffer; one that is dropped lets go of it."""
+    """The number of a GPUBuffer, whose reference is dropped with this object."""
 
     __slots__ = ("_gpu", "number", "size")
 
@@ -40,7 +39,7 @@ class BrowserBuffer:
 
 
 class BrowserKernel:
-    """A number that stands for a compute pipeline, and which binding is which."""
+    """The number of a compute pipeline, and its binding indices by name."""
 
     __slots__ = ("bindings", "name", "number", "uniform")
 
@@ -52,7 +51,7 @@ class BrowserKernel:
 
 
 class BrowserDevice:
-    """The browser's best adapter, with all it has."""
+    """The browser's best adapter, with every feature and limit it offers."""
 
     def __init__(self, gpu: Any, opener: Opener, driver: str) -> None:
         self._gpu = gpu
@@ -61,7 +60,7 @@ class BrowserDevice:
         self.limits = Limits(**{name: int(getattr(gpu.limits, name)) for name in Limits.__dataclass_fields__})
         self.features = frozenset(str(name) for name in gpu.features)
         self.subgroup_size = int(gpu.subgroupSize)
-        self.in_order = False  # not known of any
+        self.in_order = False  # no browser guarantees it
         self.compact = gpu.kind == "CPU"
         self.roomy = not self.compact and self.limits.binding >= ROOMY
         self.ahead = STEPS_AHEAD
@@ -72,7 +71,7 @@ class BrowserDevice:
 
     @classmethod
     async def open(cls, opener: Opener, driver: str) -> "BrowserDevice":
-        """The device; `driver` is what else tells one browser from another."""
+        """Opens the device; `driver` identifies the browser."""
         try:
             return cls(await opener(), opener, driver)
         except Exception as trouble:
@@ -80,7 +79,7 @@ class BrowserDevice:
 
     @property
     def pipelines(self) -> int:
-        """How many distinct pipelines were made so far."""
+        """The number of distinct pipelines created so far."""
         return len(self._kernels)
 
     # -- buffers
@@ -88,7 +87,7 @@ class BrowserDevice:
     def buffer(self, size: int, label: str) -> BrowserBuffer:
         size = -(-max(size, 4) // 4) * 4
         if size > self.limits.buffer:
-            raise OutOfMemory(f"{label} needs {size} bytes, more than the {self.limits.buffer} of a buffer here.")
+            raise OutOfMemory(f"{label} needs {size} bytes; buffers here hold at most {self.limits.buffer}.")
         number = self._call(self._gpu.buffer, size, label)
         self._unconfirmed = True
         self.allocated += size
@@ -101,7 +100,7 @@ class BrowserDevice:
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         assert isinstance(buffer, BrowserBuffer)
-        ours = isinstance(data, bytes | bytearray | memoryview)  # or else an array of JavaScript's
+        ours = isinstance(data, bytes | bytearray | memoryview)  # otherwise a JavaScript array
         if ours:
             data = memoryview(data).cast("B")
         whole, ends = cut(offset, len(data))
@@ -141,7 +140,7 @@ class BrowserDevice:
             raise _raised(trouble, self.info.name) from None
 
     async def answer(self, promise: Awaitable[Any]) -> Any:
-        """What a promise comes to, or the error it stands for."""
+        """Awaits a promise; raises our error if it is rejected."""
         try:
             return await promise
         except Exception as trouble:
@@ -189,10 +188,10 @@ class BrowserDevice:
         try:
             device = await BrowserDevice.open(self._opener, self.info.driver)
         except DeviceError as trouble:
-            told = f"{self.info.name} was lost and does not come back: {trouble} Load the model again."
+            told = f"{self.info.name} was lost and could not be reopened: {trouble} Load the model again."
             raise DeviceLost(told) from None
         device.distrust(self._distrusted)
-        device.roomy = self.roomy  # whoever knows the machine may have said so
+        device.roomy = self.roomy  # the caller may have changed it
         return device
 
     def close(self) -> None:
@@ -218,7 +217,7 @@ def _copy(copy: Copy) -> list[float]:
 
 
 def _raised(trouble: Exception, adapter: str) -> Exception:
-    """The error that a `Trouble` of replay.js stands for; anything else is a fault of ours and stays what it is."""
+    """Maps replay.js's `Trouble` to our error; anything else is a bug of ours and is returned unchanged."""
     kind = getattr(getattr(trouble, "js_error", trouble), "kind", None)
     text = getattr(getattr(trouble, "js_error", trouble), "message", str(trouble))
     match kind:
@@ -239,7 +238,7 @@ class _BrowserReading:
     def __init__(self, device: BrowserDevice, promise: Any, wanted: range) -> None:
         self._device = device
         self._promise = promise
-        self._wanted = wanted  # of the whole words that are promised
+        self._wanted = wanted  # within the whole words promised
 
     async def bytes(self) -> bytes:
         data: bytes = (await self._device.answer(self._promise)).to_bytes()
@@ -247,7 +246,7 @@ class _BrowserReading:
 
 
 class _BrowserProgram:
-    """One JavaScript function that records and submits everything."""
+    """A JavaScript function that records and submits all commands."""
 
     def __init__(self, device: BrowserDevice, replayer: Any) -> None:
         self._device = device

@@ -1,7 +1,7 @@
-"""Bytes on devices that deal in words: WebGPU writes, copies and reads whole, aligned words of four bytes only.
+"""Byte-granular access: WebGPU itself writes, copies and reads only aligned four-byte words.
 
-What lies between word boundaries goes the direct way; ragged ends go through kernels/splice.wgsl, which leaves their
-neighbours alone.
+Whole words are transferred directly; ragged ends go through kernels/splice.wgsl, which leaves the neighbouring bytes
+alone.
 """
 
 from wgemma.gpu.device import Buffer, Device
@@ -17,7 +17,7 @@ def around(offset: int, size: int) -> tuple[int, int]:
 
 
 def cut(offset: int, size: int) -> tuple[range, list[range]]:
-    """Which of these bytes fill whole words, and what is left at either end, all counted from the first byte."""
+    """Splits the bytes into whole words and the ragged ends, as ranges counted from the first byte."""
     start, end = -(-offset // WORD) * WORD, (offset + size) // WORD * WORD
     if start > end:  # all inside one word
         return range(0), [range(size)]
@@ -27,7 +27,7 @@ def cut(offset: int, size: int) -> tuple[range, list[range]]:
 
 
 def put_end(device: Device, buffer: Buffer, offset: int, data: bytes) -> None:
-    """Writes a few bytes that fill no word."""
+    """Writes less than a word."""
     spare = device.buffer(WORD, "ragged end")
     tape = Tape(device, "ragged end")
     try:

@@ -1,8 +1,8 @@
-"""C types looked up instead of parsed, and checked where they are filled by hand.
+"""Looks C types up instead of parsing them, and checks the structs we fill by hand.
 
-wgpu names C types in strings (`WGPUBufferDescriptor *`), and cffi runs a whole C parser over each new one, with every
-name of wgpu's header in front: 20 ms, forty times before a model answers. Nearly all of them are a declared name with
-at most a star or brackets behind it, and need no parser.
+wgpu names C types in strings (`WGPUBufferDescriptor *`). cffi runs a full C parser over each new one, preceded by every
+name in wgpu's header: 20 ms, forty times before a model answers. Nearly all are a declared name followed by at most a
+star or brackets, and need no parser.
 """
 
 import re
@@ -42,7 +42,7 @@ def check_structs(ffi: Any, version: str) -> None:
 
 
 def look_up_types(ffi: Any) -> None:
-    """From now on `ffi` looks plain types up; whatever is not found, or not where it used to be, is parsed as ever."""
+    """Makes `ffi` look plain types up. It still parses the rest, and everything if cffi's internals have changed."""
     parser: Any = getattr(ffi, "_parser", None)
     if hasattr(parser, "_declarations") and hasattr(parser, "parse_type"):
         parser.parse_type = looking_up(parser, parser.parse_type)

@@ -1,23 +1,20 @@
-"""What a GPU is to the rest of wgemma. Two homes implement it: `native` (wgpu) and the web page's.
+"""The GPU interface the rest of wgemma uses, implemented by `native` (wgpu) and `browser` (a web page).
 
-A device makes buffers and kernels, and replays tapes. What waits is a coroutine: reading back, being opened again, and
-`confirm`, because a page learns late whether there was room for a buffer. WebGPU's default limits are the floor every
-device reaches.
+A device creates buffers and kernels, and replays tapes. Whatever blocks is a coroutine: reading back, reopening, and
+`confirm`, because a page learns late whether a buffer fitted into memory. Every device has at least WebGPU's default
+limits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from wgemma.gpu.shaders import Uniform
-
-if TYPE_CHECKING:
-    from wgemma.gpu.tape import Command
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits wgemma looks at, in WebGPU's units."""
+    """The limits wgemma uses, in WebGPU's units."""
 
     binding: int = 128 << 20  # bytes one binding may span
     buffer: int = 256 << 20  # bytes of one buffer
@@ -33,7 +30,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class AdapterInfo:
-    """Who computes: for people, and as the key under which verdicts about kernels are remembered."""
+    """Identifies the adapter, for people and as the key for self-test verdicts."""
 
     name: str
     backend: str
@@ -50,7 +47,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a buffer, for a binding: its offset is a multiple of the device's alignment."""
+    """Part of a buffer, to be bound; its offset must be a multiple of the device's alignment."""
 
     buffer: Buffer
     offset: int
@@ -61,7 +58,7 @@ Binding: TypeAlias = Buffer | Span
 
 
 class Kernel(Protocol):
-    """A compiled shader: the names of its bindings and of its uniform's fields tell what each wants."""
+    """A compiled shader. Its bindings and uniform fields are identified by name."""
 
     @property
     def name(self) -> str: ...
@@ -71,8 +68,29 @@ class Kernel(Protocol):
     def uniform(self) -> Uniform: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    kernel: Kernel
+    bindings: Mapping[str, Binding]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`size` bytes from one buffer to another (never the same one: WebGPU forbids it)."""
+
+    source: Buffer
+    source_offset: int
+    target: Buffer
+    target_offset: int
+    size: int
+
+
+Command: TypeAlias = Dispatch | Copy
+
+
 class Program(Protocol):
-    """A tape, made ready for replay."""
+    """A tape that is ready to replay."""
 
     def replay(self) -> None: ...
 
@@ -87,73 +105,74 @@ class Device(Protocol):
     info: AdapterInfo
     limits: Limits
     features: frozenset[str]
-    subgroup_size: int  # threads that a subgroup has at least; 1 where there are none
-    in_order: bool  # a workgroup may wait for what an earlier one makes, which is sure to be at work, or done
-    compact: bool  # a software adapter: workgroup memory is no faster there than any other, and takes time to compile
-    roomy: bool  # likely to have memory for more than a model must have there
-    ahead: int  # quick steps to have in flight, at least two, so that the GPU need not wait for the host
+    subgroup_size: int  # the fewest threads a subgroup may have; 1 without subgroups
+    in_order: bool  # a workgroup may wait for an earlier one, which is certain to be running or done
+    compact: bool  # a software adapter: workgroup memory is no faster than other memory, and slow to compile
+    roomy: bool  # likely to have more memory than a model strictly needs
+    allocated: int  # bytes in all live buffers
+    ahead: int  # short steps to keep in flight, at least two, so that the GPU never waits for the host
 
     def buffer(self, size: int, label: str) -> Buffer:
-        """A zeroed storage buffer; `OutOfMemory` when the GPU has no room for it, now or at `confirm`."""
+        """Allocates a zeroed storage buffer; raises `OutOfMemory`, now or in `confirm`, if it does not fit."""
         ...
 
     def free(self, buffer: Buffer) -> None:
-        """Gives a buffer's memory back at once."""
+        """Frees a buffer's memory immediately."""
         ...
 
     async def confirm(self) -> None:
-        """Returns when all buffers and kernels made so far are known to be good, and raises what is wrong with them.
-        Natively a buffer is known at once."""
+        """Waits until all buffers and kernels created so far are known to be good; raises an error if one is not.
+        The native device knows about buffers immediately."""
         ...
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
-        """Puts bytes, or a piece of a source of this home, into a buffer, in order with everything submitted before
-        and after. Offset and size may be any; whole words are the fast ones."""
+        """Writes bytes, or a piece of one of the platform's sources, in order with all submissions before and after.
+        Offset and size are arbitrary; whole words are fastest."""
         ...
 
     async def flush(self, most: int) -> None:
-        """Returns when no more than `most` of the bytes written so far are still on their way to the GPU."""
+        """Waits until at most `most` of the bytes written so far are still in flight."""
         ...
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> "Reading":
-        """Asks now for bytes, any of them, as they are after everything submitted so far, to be waited for later."""
+        """Requests bytes (any range) as they are after everything submitted so far; await them later."""
         ...
 
     async def read(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> bytes:
-        """Bytes out of a buffer, after everything submitted so far."""
+        """Reads bytes as they are after everything submitted so far."""
         ...
 
     def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> Kernel:
-        """The kernel of `kernels/NAME.wgsl` with its holes filled; made once, then shared."""
+        """The kernel in `kernels/NAME.wgsl` with its holes filled; compiled once, then shared."""
         ...
 
     def lanes(self, name: str) -> int:
-        """Threads of a subgroup, at least, that speak to each other in this kernel; 1 where they are not to."""
+        """The fewest threads that exchange values in a subgroup of this kernel; 1 if it must not use subgroups."""
         ...
 
     def plain(self, name: str) -> bool:
-        """Whether this kernel must be built without whatever makes it fast, because that computes wrong here."""
+        """Whether this kernel must be built without optimisations, because they give wrong results on this device."""
         ...
 
     def distrust(self, names: Iterable[str]) -> None:
-        """From now on these kernels are plain."""
+        """Makes these kernels plain from now on."""
         ...
 
-    def program(self, commands: "Sequence[Command]", label: str) -> Program:
-        """The commands as one thing that replays fast."""
+    def program(self, commands: Sequence[Command], label: str) -> Program:
+        """Compiles the commands into a program that replays fast."""
         ...
 
     async def pace(self) -> None:
-        """Returns when little of what was submitted is left to do, so that a cancelled prompt is soon over. Natively a
-        prompt cannot be cancelled, and there is nothing to do."""
+        """Waits until little submitted work is left, so that cancelling a prompt takes effect soon. Does nothing
+        natively, where a prompt cannot be cancelled."""
         ...
 
     async def wait(self) -> None:
-        """Returns when the GPU has nothing left to do."""
+        """Waits until the GPU is idle."""
         ...
 
     async def reopen(self) -> "Device":
-        """The same adapter again, after it was lost."""
+        """Opens the same adapter again after it was lost."""
         ...
 
     def close(self) -> None: ...

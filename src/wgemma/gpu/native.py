@@ -12,7 +12,7 @@ import wgpu
 
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.bytes import around, cut, put_end
-from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Limits, Program, Span
+from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Command, Copy, Limits, Program, Span
 from wgemma.gpu.raw import (
     SMALL_READ,
     NativeProgram,
@@ -25,9 +25,8 @@ from wgemma.gpu.raw import (
     trusted_module,
 )
 from wgemma.gpu.shaders import BindingDeclaration, Uniform, declarations, enabled, load_shader, uniform
-from wgemma.gpu.tape import Command, Copy
 
-# Our limits, by wgpu's names for them.
+# wgpu's names of our limits.
 _LIMIT_NAMES = {
     "binding": "max-storage-buffer-binding-size",
     "buffer": "max-buffer-size",
@@ -37,9 +36,9 @@ _LIMIT_NAMES = {
     "workgroups": "max-compute-workgroups-per-dimension",
     "offset_alignment": "min-storage-buffer-offset-alignment",
 }
-_MOST_COMPILERS = 16  # kernels that are compiled at once
+_MOST_COMPILERS = 16  # kernels compiled at once
 _QUERIES = 4096  # the most WebGPU allows in a query set
-_NAGA_KNOWS = ("f16",)  # extensions that are to be enabled in a shader; the rest is there without
+_NAGA_KNOWS = ("f16",)  # extensions a shader must enable; naga has the others always on
 _NVIDIA, _AMD = 0x10DE, 0x1002
 _WIDE_VENDORS = (_NVIDIA, _AMD)  # subgroups of 32 threads or more
 _FEATURES = {
@@ -51,21 +50,21 @@ _FEATURES = {
 
 
 def adapters() -> list[Any]:
-    """All adapters, the fastest kind first; OpenGL is left out because its compute is a shadow of Vulkan's."""
+    """All adapters, fastest kind first, without OpenGL, whose compute support is far behind Vulkan's."""
     order = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
     _leave_out_opengl()
     try:
         with _quiet_wayland():
             found = wgpu.gpu.enumerate_adapters_sync()
     except Exception as trouble:
-        raise DeviceError(f"WebGPU cannot be started: {trouble}") from None
+        raise DeviceError(f"WebGPU failed to start: {trouble}") from None
     usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
     return sorted(usable, key=lambda adapter: order.index(kind) if (kind := _kind(adapter)) in order else 9)
 
 
 def _leave_out_opengl() -> None:
-    """Keeps wgpu from starting an OpenGL driver whose adapters nobody wants. Too late once wgpu has been asked for
-    adapters, and a private matter of its native backend: where it cannot be done, they are filtered out."""
+    """Keeps wgpu from starting an OpenGL driver we do not want. This works only before wgpu first enumerates adapters,
+    and uses a private interface; if it fails, the caller filters those adapters out."""
     try:
         from wgpu.backends.wgpu_native.extras import set_instance_extras
 
@@ -76,8 +75,8 @@ def _leave_out_opengl() -> None:
 
 @contextmanager
 def _quiet_wayland() -> Iterator[None]:
-    """Mesa's device-select layer asks Wayland which GPU drives the screen; outside a desktop session libwayland answers
-    with complaints on standard error. A folder that does not exist makes it fail in silence."""
+    """Silences libwayland: Mesa's device-select layer asks Wayland which GPU drives the screen, and outside a desktop
+    session libwayland complains on standard error. Pointing it to a missing folder makes it fail silently."""
     name = "XDG_RUNTIME_DIR"
     if not sys.platform.startswith("linux") or os.environ.get(name):
         yield
@@ -98,7 +97,7 @@ def _kind(adapter: Any) -> str:
 
 
 class NativeBuffer:
-    """A wgpu buffer; `size` is what was asked for, rounded up to whole words."""
+    """A wgpu buffer; `size` is the requested size rounded up to whole words."""
 
     __slots__ = ("handle", "size")
 
@@ -108,7 +107,7 @@ class NativeBuffer:
 
 
 class NativeKernel:
-    """A compute pipeline, its layout, and which binding is which."""
+    """A compute pipeline, its layout, and its binding indices by name."""
 
     __slots__ = ("_making", "bindings", "declared", "layout", "name", "uniform")
 
@@ -129,12 +128,12 @@ class NativeKernel:
 
     @property
     def pipeline(self) -> Any:
-        """As soon as it is compiled; raises what is wrong with it."""
+        """The pipeline; blocks until it is compiled, and raises the compile error if that failed."""
         return self._making.result()
 
 
 class NativeDevice:
-    """One adapter, opened with all it has, or with less where a test wants to see the floor hold."""
+    """One adapter, opened with every feature and limit it offers, or with fewer for tests of the minimum."""
 
     def __init__(
         self,
@@ -157,11 +156,11 @@ class NativeDevice:
         try:
             self._device = adapter.request_device_sync(required_features=sorted(wanted), required_limits=asked)
         except Exception as trouble:
-            raise DeviceError(f"{self.info.name} cannot be opened: {trouble}") from None
+            raise DeviceError(f"{self.info.name} failed to open: {trouble}") from None
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
-        # Where it was tried, or nearly so: elsewhere one that waits might keep the others from beginning.
+        # Where it was tested, or nearly so; elsewhere a waiting workgroup might keep the others from starting.
         self.in_order = self.info.backend == "Vulkan" and (self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA)
         self.roomy = self.info.kind == "DiscreteGPU"
         self.ahead = 2
@@ -169,14 +168,14 @@ class NativeDevice:
         self._distrusted: set[str] = set()
         self._lost = ""
         self._staging: list[Any] = []
-        # Drivers take their time to compile, and one kernel knows nothing of another: who makes a program waits.
+        # Compiling is slow, so kernels compile in parallel; building a program blocks until its own are done.
         self._compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_COMPILERS))
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
         self.allocated = 0
 
     @property
     def pipelines(self) -> int:
-        """How many distinct pipelines were made so far."""
+        """The number of distinct pipelines created so far."""
         return len(self._kernels)
 
     # -- buffers
@@ -184,14 +183,14 @@ class NativeDevice:
     def buffer(self, size: int, label: str) -> NativeBuffer:
         size = -(-max(size, 4) // 4) * 4
         if size > self.limits.buffer:
-            raise OutOfMemory(f"{label} needs {size} bytes, more than the {self.limits.buffer} of a buffer here.")
+            raise OutOfMemory(f"{label} needs {size} bytes; buffers here hold at most {self.limits.buffer}.")
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         try:
             handle = self._device.create_buffer(label=label, size=size, usage=usage | wgpu.BufferUsage.UNIFORM)
         except wgpu.GPUOutOfMemoryError:
             raise OutOfMemory(f"the GPU has no room for {label} ({size / 1e6:.0f} MB).") from None
         except wgpu.GPUError as trouble:
-            raise self.trouble(f"{label} cannot be made", trouble) from None
+            raise self.trouble(f"allocating {label} failed", trouble) from None
         self.allocated += size
         return NativeBuffer(handle, size)
 
@@ -214,10 +213,10 @@ class NativeDevice:
         try:
             self._device.queue.write_buffer(buffer.handle, offset, data)
         except wgpu.GPUError as trouble:
-            raise self.trouble("the GPU took no data", trouble) from None
+            raise self.trouble("writing to the GPU failed", trouble) from None
 
     async def flush(self, most: int) -> None:
-        """All of it, because how much is left is not known here."""
+        """Waits for all of it, because wgpu does not say how much is left."""
         await self.wait()
 
     def read_later(self, buffer: Buffer, offset: int, size: int) -> Reading:
@@ -230,7 +229,7 @@ class NativeDevice:
             try:
                 staging = self._device.create_buffer(size=max(room, SMALL_READ), usage=usage)
             except wgpu.GPUError as trouble:
-                raise self.trouble("nothing can be read back", trouble) from None
+                raise self.trouble("reading from the GPU failed", trouble) from None
         commands = commands_for(self)
         commands.copy_buffer_to_buffer(buffer.handle, start, staging, 0, room)
         commands.submit()
@@ -240,12 +239,12 @@ class NativeDevice:
         return await self.read_later(buffer, offset, buffer.size - offset if size is None else size).bytes()
 
     async def confirm(self) -> None:
-        """What is wrong with a buffer was raised when it was made; kernels are waited for."""
+        """Waits for the kernels; a bad buffer has already raised when it was allocated."""
         for kernel in list(self._kernels.values()):
             self._compiled(kernel)
 
     async def pace(self) -> None:
-        """Nobody waits for what is under way."""
+        """Does nothing: a prompt cannot be cancelled here."""
 
     async def wait(self) -> None:
         self._device._poll_wait()
@@ -258,7 +257,7 @@ class NativeDevice:
             raise self.trouble("the GPU refused a command", trouble) from None
 
     def trouble(self, what: str, error: Exception) -> DeviceError:
-        """What to raise for an error of wgpu's; it says in words that a device was lost."""
+        """The error to raise for one of wgpu's; only the message tells that the device was lost."""
         if "lost" in str(error).lower():
             self._lost = self._lost or "the driver gave it up"
             return DeviceLost(f"{self.info.name} was lost: {self._lost}")
@@ -266,7 +265,7 @@ class NativeDevice:
 
     def check(self) -> None:
         """Raises `DeviceLost` when the GPU is gone."""
-        if getattr(self._device, "_poller", self) is None:  # destroyed: nobody would ever answer
+        if getattr(self._device, "_poller", self) is None:  # destroyed: no answer would ever come
             self._lost = self._lost or "the driver gave it up"
         if self._lost:
             raise DeviceLost(f"{self.info.name} was lost: {self._lost}")
@@ -314,7 +313,7 @@ class NativeDevice:
             raise self.trouble(f"{name} cannot be compiled", trouble) from None
 
     def _compiled(self, kernel: NativeKernel) -> Any:
-        """Its pipeline. One that cannot be compiled is forgotten, lest others hear of it later."""
+        """The kernel's pipeline. A kernel that fails to compile is evicted, so that it does not fail later calls."""
         try:
             return kernel.pipeline
         except DeviceError:
@@ -345,14 +344,13 @@ class NativeDevice:
     # -- profiling
 
     def profile(self, commands: Sequence[Command], repeats: int = 5) -> list[tuple[str, float]]:
-        """(kernel, nanoseconds) of every dispatch; the least of `repeats` runs. The commands are carried out, `repeats`
-        times over.
+        """(kernel, nanoseconds) of every dispatch, the minimum of `repeats` runs, all of which take effect.
 
-        Where the adapter can tell the time inside a pass, a dispatch took from the end of the one before to its own, as
-        it does in a replay. Elsewhere each has a pass of its own, which costs a few microseconds.
+        If the adapter has timestamps inside passes, a dispatch is timed from the end of the previous one to its own
+        end, as in a replay. Otherwise each gets its own pass, which adds a few microseconds.
         """
         if "timestamp-query" not in self.features:
-            raise DeviceError(f"{self.info.name} has no timestamp-query, so its kernels cannot be timed.")
+            raise DeviceError(f"{self.info.name} lacks timestamp-query, so its kernels cannot be timed.")
         self.check()
         steps = [self._ready(command) for command in commands]
         runs = [self._timed(steps) for _ in range(repeats)]
@@ -360,7 +358,7 @@ class NativeDevice:
         return [(name, min(times)) for name, *times in zip(names, *runs, strict=True)]
 
     def _timed(self, steps: Sequence[Any]) -> list[float]:
-        """The nanoseconds of each dispatch of one run, in batches that a query set can hold."""
+        """Nanoseconds per dispatch of one run, in batches that fit a query set."""
         times: list[float] = []
         for start in range(0, len(steps), _QUERIES // 2):
             times += self._timed_batch(steps[start : start + _QUERIES // 2])
@@ -431,8 +429,8 @@ def _first_adapter() -> Any:
 
 
 def least_subgroup(info: Any) -> int:
-    """How many threads a subgroup has at least. wgpu does not ask and says 4, WebGPU's own least, of every adapter;
-    where more is known, that counts. Were it wrong somewhere, the self-test would find out."""
+    """The fewest threads a subgroup may have. wgpu does not query this and always says 4, WebGPU's minimum, so we use
+    what we know of the vendor. If that were wrong somewhere, the self-test would catch it."""
     apple = info["backend_type"] == "Metal" and info["device"].startswith("Apple")
     if apple or info["vendor_id"] in _WIDE_VENDORS:
         return 32
@@ -450,5 +448,5 @@ def _entry(index: int, bound: Any) -> dict[str, Any]:
 
 
 def open_floor_device() -> NativeDevice:
-    """A device with exactly WebGPU's default limits and no optional feature: what every browser grants."""
+    """A device with exactly WebGPU's default limits and no optional features: what every browser offers."""
     return NativeDevice(limits=DEFAULT_LIMITS, features=False, compact=False)

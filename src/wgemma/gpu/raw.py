@@ -1,42 +1,49 @@
-"""What a native device does through wgpu-native's C functions: recording, reading back, compiling without checks.
+"""The native device's direct calls of wgpu-native's C functions: recording, reading back, compiling without checks.
 
-Recording is a tight loop over them, three times as fast as wgpu's Python methods. Reading uses them too, because wgpu
-waits in a thread that notices the end of the last submission only, and lets nothing be submitted meanwhile. They are
-private to wgpu; where they are missing its public methods do it, slower, and where their structs have changed nothing
-is done at all.
+Recording is a tight loop over them, three times as fast as wgpu's Python methods. Reading back uses them because wgpu
+waits in a thread that notices only the end of the last submission, and blocks submissions meanwhile. They are private
+to wgpu; if they are missing, its slower public methods take over, and if their structs have changed, importing fails.
 """
 
 import time
 from collections.abc import Sequence
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 from weakref import WeakValueDictionary
 
 import wgpu
 
 from wgemma.gpu.bytes import around
 from wgemma.gpu.c_types import check_structs, look_up_types
-from wgemma.gpu.tape import Copy
-
-if TYPE_CHECKING:
-    from wgemma.gpu.native import NativeDevice
+from wgemma.gpu.device import Copy
 
 try:
     from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
     from wgpu.backends.wgpu_native._api import from_c_string_view, libf
-except ImportError:  # another backend of wgpu: the public methods will do
+except ImportError:  # another wgpu backend: use the public methods
     GPUShaderModule = ffi = lib = libf = None
 else:
     look_up_types(ffi)
     check_structs(ffi, wgpu.__version__)
 
 SMALL_READ = 1 << 16  # readings up to this size share buffers
-_LONGEST_PAUSE = 0.001  # seconds between two looks at whether a result is there
+_LONGEST_PAUSE = 0.001  # seconds between polls for a result
+
+
+class Owner(Protocol):
+    """What this module needs of the native device."""
+
+    _device: Any
+    _staging: list[Any]
+
+    def check(self) -> None: ...
+    def trouble(self, what: str, trouble: Exception) -> Exception: ...
+    def _submit(self, encoder: Any) -> None: ...
 
 
 def trusted_module(device: Any, name: str, code: str) -> Any | None:
-    """The shader without the run-time checks naga adds, where that can be asked for: our shaders are tested with the
-    checks on, and run up to twice as fast without."""
+    """Compiles a shader without naga's run-time checks, if wgpu offers that: our shaders are tested with the checks on
+    and run up to twice as fast without them."""
     if not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):
         return None
     text = code.encode()
@@ -50,14 +57,14 @@ def trusted_module(device: Any, name: str, code: str) -> Any | None:
 
 
 def nanoseconds_of_a_tick(device: Any) -> float:
-    """What a timestamp counts in."""
+    """The timestamp period."""
     if not hasattr(lib, "wgpuQueueGetTimestampPeriod"):
         return 1.0
     return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
 
 def stamp(compute: Any, queries: Any, index: int) -> None:
-    """Writes the time when everything recorded before is done."""
+    """Writes a timestamp once everything recorded before is done."""
     lib.wgpuComputePassEncoderWriteTimestamp(compute._internal, queries._internal, index)
 
 
@@ -70,12 +77,12 @@ def record_copy(commands: Any, copy: Copy) -> None:
 
 
 class Reading:
-    """A copy under way in a mappable buffer, which goes back to the pool when it was read."""
+    """A copy in flight to a mappable staging buffer, which returns to the pool once read."""
 
-    def __init__(self, device: "NativeDevice", staging: Any, wanted: range) -> None:
+    def __init__(self, device: Owner, staging: Any, wanted: range) -> None:
         self._device = device
         self._staging = staging
-        self._wanted = wanted  # bytes, of the whole words that are mapped
+        self._wanted = wanted  # bytes within the whole words mapped
         self._size = around(wanted.start, len(wanted))[1]
         self._ask()
 
@@ -83,7 +90,7 @@ class Reading:
         self._promise = self._staging.map_async(wgpu.MapMode.READ, 0, self._size)
 
     def _wait(self) -> None:
-        """Waits for the copy, but not for ever: a device that goes meanwhile takes the answer with it."""
+        """Waits for the copy, checking that the device is still there: a lost one never answers."""
         arrived = getattr(self._promise, "_thread_event", None)
         while arrived is not None and not arrived.is_set():
             self._device.check()
@@ -100,17 +107,17 @@ class Reading:
             self._wait()
             data = self._take()
         except wgpu.GPUError as trouble:
-            raise self._device.trouble("the GPU did not give its result", trouble) from None
+            raise self._device.trouble("reading a result from the GPU failed", trouble) from None
         if self._staging.size == SMALL_READ:
             self._device._staging.append(self._staging)
         return data if len(data) == len(self._wanted) else data[self._wanted.start : self._wanted.stop]
 
 
 class PolledReading(Reading):
-    """A reading that asks the GPU itself how far it is, and so has its bytes before later submissions are done."""
+    """A reading that polls the GPU itself, so its bytes arrive before later submissions are done."""
 
     def _ask(self) -> None:
-        self.answer: str | BaseException | None = None  # "" when the bytes are there, or what went wrong
+        self.answer: str | BaseException | None = None  # "" once the bytes are there, otherwise the error
         number = next(_numbers)
         _asked[number] = self
         info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -120,11 +127,11 @@ class PolledReading(Reading):
         try:
             libf.wgpuBufferMapAsync(self._staging._internal, lib.WGPUMapMode_Read, 0, self._size, info[0])
         except wgpu.GPUError as trouble:
-            raise self._device.trouble("nothing can be read back", trouble) from None
+            raise self._device.trouble("reading from the GPU failed", trouble) from None
 
     def _wait(self) -> None:
-        """Looks whether the answer is there, with pauses in proportion to the time that passed: no call lasts, so
-        Ctrl-C is heard, and a software GPU has this core too."""
+        """Polls for the answer, pausing in proportion to the time waited: no call blocks for long, so Ctrl-C works, and
+        a software GPU can use this core, too."""
         begun = time.perf_counter()
         while self.answer is None:
             self._device.check()
@@ -143,7 +150,7 @@ class PolledReading(Reading):
         return taken
 
 
-# Readings by the number their answer comes with. The answer to one that nobody holds any more goes nowhere.
+# Readings by the number passed to the callback. The answer to a reading that was dropped is ignored.
 _asked: WeakValueDictionary[int, PolledReading] = WeakValueDictionary()
 _numbers = count(1)
 
@@ -156,7 +163,7 @@ def _answer(status: int, message: Any, number: Any, _: Any) -> None:
 
 
 def _interrupted(_: Any, error: BaseException, trace: Any) -> None:
-    """Ctrl-C struck in `_answer`, which C called and cannot raise it: whoever waits will."""
+    """Ctrl-C hit `_answer`, a C callback, which cannot raise it; the waiting reading will."""
     reading = _asked.get(int(ffi.cast("uintptr_t", trace.tb_frame.f_locals["number"])))
     if reading is not None:
         reading.answer = error
@@ -165,8 +172,8 @@ def _interrupted(_: Any, error: BaseException, trace: Any) -> None:
 _map_answered = ffi.callback("WGPUBufferMapCallback", _answer, onerror=_interrupted) if ffi is not None else None
 
 
-def reading(device: "NativeDevice", staging: Any, wanted: range) -> Reading:
-    """The bytes that are wanted of a copy into `staging`."""
+def reading(device: Owner, staging: Any, wanted: range) -> Reading:
+    """A reading of the wanted bytes of a copy into `staging`."""
     return Reading(device, staging, wanted) if _map_answered is None else PolledReading(device, staging, wanted)
 
 
@@ -174,11 +181,11 @@ def reading(device: "NativeDevice", staging: Any, wanted: range) -> Reading:
 
 
 class NativeProgram:
-    """Bind groups and pipelines in order; each replay records a fresh command buffer, as WebGPU demands."""
+    """Bind groups and pipelines in order; each replay records a new command buffer, as WebGPU requires."""
 
-    def __init__(self, device: "NativeDevice", steps: list[Any]) -> None:
+    def __init__(self, device: Owner, steps: list[Any]) -> None:
         self._device = device
-        # What lies between two copies is one compute pass.
+        # The dispatches between two copies form one compute pass.
         self._parts = [(copies, list(part)) for copies, part in groupby(steps, lambda step: isinstance(step, Copy))]
         raw = lib is not None and all(hasattr(step[0], "_internal") for step in steps if not isinstance(step, Copy))
         self._raw = [(copies, part if copies else _internals(part)) for copies, part in self._parts] if raw else None
@@ -200,9 +207,9 @@ def _internals(dispatches: Sequence[Any]) -> list[Any]:
 
 
 class Commands:
-    """What one submission holds, recorded by wgpu's public methods."""
+    """One submission, recorded through wgpu's public methods."""
 
-    def __init__(self, device: "NativeDevice") -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._encoder = device._device.create_command_encoder()
         self.copy_buffer_to_buffer = self._encoder.copy_buffer_to_buffer
@@ -221,9 +228,9 @@ class Commands:
 
 
 class RawCommands:
-    """The same by wgpu-native's functions; `lib` has them bare, `libf` so that errors are raised."""
+    """One submission, recorded through wgpu-native's functions; those in `libf` raise errors, those in `lib` do not."""
 
-    def __init__(self, device: "NativeDevice") -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         encoder = libf.wgpuDeviceCreateCommandEncoder(device._device._internal, ffi.NULL)
         self._encoder = ffi.gc(encoder, lib.wgpuCommandEncoderRelease)
@@ -235,7 +242,7 @@ class RawCommands:
         copy(self._encoder, source._internal, source_offset, target._internal, target_offset, size)
 
     def dispatch(self, dispatches: Sequence[Any]) -> None:
-        """A compute pass of (pipeline, group, x, y, z), all of them wgpu-native's."""
+        """A compute pass of (pipeline, group, x, y, z), with wgpu-native's own handles."""
         null = ffi.NULL
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_group = lib.wgpuComputePassEncoderSetBindGroup
@@ -258,5 +265,5 @@ class RawCommands:
             raise self._device.trouble("the GPU refused a command", trouble) from None
 
 
-def commands_for(device: "NativeDevice") -> Commands | RawCommands:
+def commands_for(device: Owner) -> Commands | RawCommands:
     return Commands(device) if lib is None else RawCommands(device)

@@ -1,14 +1,13 @@
-"""The tiny template language of the .wgsl files, and what their declarations say about bindings and uniforms.
+"""The small template language of the .wgsl files, and parsing of their bindings and uniforms.
 
     {{NAME}}                         a hole, filled with a constant
     //#include NAME                  the text of kernels/NAME.wgsl, holes and all
     //#if NAME … //#else … //#endif  lines kept when the constant is true (or false: //#if !NAME)
-    //#for i in N … //#endfor        lines repeated with {{i}} = 0, 1, … below N, a number or a constant: what a
-                                     thread keeps in registers cannot be an array
+    //#for i in N … //#endfor        lines repeated with {{i}} = 0, 1, … below N, a number or a constant: arrays
+                                     would not stay in registers
 
-Nothing else. Shaders stay readable as they are, and most of them are plain WGSL. Browsers want to be told which
-extensions a shader uses and naga refuses to be told of some, so the directives are not in the files: `enabled` says
-them.
+That is all: shaders stay readable, and most are plain WGSL. Browsers require `enable` directives for extensions and
+naga rejects some of them, so the files have none; `enabled` adds them.
 """
 
 import re
@@ -19,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
 
-Values: TypeAlias = Mapping[str, float]  # of a uniform's fields, by name
+Values: TypeAlias = Mapping[str, float]  # a uniform's fields by name
 
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 _DIRECTIVE = re.compile(r"\s*//#(include|if|else|endif|for|endfor)\b\s*(.*?)\s*$")
@@ -28,7 +27,7 @@ _EXTENSIONS = {"f16": re.compile(r"\bf16\b"), "subgroups": re.compile(r"\bsubgro
 _COMMENT = re.compile(r"//.*")
 _UNIFORM = re.compile(r"var<uniform> \w+: (\w+);")
 _FIELD = re.compile(r"(\w+)\s*:\s*([\w<>]+)")
-_FORMATS = {"u32": "I", "i32": "i", "f32": "f"}  # each is four bytes and aligned to four, so fields lie side by side
+_FORMATS = {"u32": "I", "i32": "i", "f32": "f"}  # all four bytes, aligned to four, so there is no padding
 _BINDING = re.compile(r"@group\(0\) @binding\((\d+)\) var<(uniform|storage)(?:, (read_write|read))?> (\w+)")
 
 
@@ -42,7 +41,7 @@ class BindingDeclaration:
 
 
 class Uniform:
-    """The uniform of a shader: its fields, and how their values are laid out. Without one there are no fields."""
+    """A shader's uniform: its fields and their layout. A shader without one has no fields."""
 
     __slots__ = ("_floats", "_names", "_struct", "fields", "kernel")
 
@@ -54,8 +53,8 @@ class Uniform:
         self._struct = struct.Struct("<" + "".join(_FORMATS[kind] for kind in fields.values()))
 
     def pack(self, values: Values) -> bytes:
-        """The bytes of the uniform. Every field wants a value: an f32 a float, the others an int, or a bool for 0 or 1.
-        Raises `ValueError` that names the field if one is missing, unknown, of the wrong type or out of range."""
+        """The uniform's bytes. Every field needs a value: a float for f32, else an int, or a bool for 0 or 1. Raises
+        `ValueError`, naming the field, if one is missing, unknown, of the wrong type or out of range."""
         try:
             numbers = [values[name] for name in self._names]
             good = len(values) == len(numbers)
@@ -85,7 +84,7 @@ class Uniform:
 
 
 def load_shader(name: str, constants: Mapping[str, Any]) -> str:
-    """The WGSL of `kernels/NAME.wgsl` with every directive carried out and every hole filled."""
+    """The WGSL of `kernels/NAME.wgsl` with all directives expanded and all holes filled."""
     return "\n".join(_expand(name, _source(name), constants))
 
 
@@ -95,7 +94,7 @@ def declarations(code: str) -> list[BindingDeclaration]:
 
 
 def uniform(kernel: str, code: str) -> Uniform:
-    """The uniform that a shader declares, read from the struct of its type."""
+    """The uniform a shader declares, parsed from its struct."""
     declared = _UNIFORM.search(code)
     if declared is None:
         return Uniform(kernel, {})
@@ -107,13 +106,13 @@ def uniform(kernel: str, code: str) -> Uniform:
     for field in filter(None, (part.strip() for part in lines.split(","))):
         parts = _FIELD.fullmatch(field)
         if parts is None or parts[2] not in _FORMATS:
-            raise ValueError(f"{kernel}: a field of {declared[1]} is a u32, an i32 or an f32, not {field!r}.")
+            raise ValueError(f"{kernel}: a field of {declared[1]} must be u32, i32 or f32, not {field!r}.")
         fields[parts[1]] = parts[2]
     return Uniform(kernel, fields)
 
 
 def enabled(code: str, known: Collection[str] = tuple(_EXTENSIONS)) -> str:
-    """The `enable` directives that a compiler wants before this code, of those it knows; a browser knows all."""
+    """The `enable` directives this code needs, out of those the compiler knows; a browser knows all."""
     bare = _COMMENT.sub("", code)
     return "".join(f"enable {name};\n" for name in known if _EXTENSIONS[name].search(bare))
 
@@ -172,7 +171,7 @@ def _repeat(name: str, words: str, body: Sequence[str], constants: Mapping[str, 
 
 
 def _end_of_loop(name: str, lines: Sequence[str], at: int) -> int:
-    """Where the loop ends whose body begins at `at`."""
+    """The line of the //#endfor of the loop whose body begins at `at`."""
     depth = 1
     for i in range(at, len(lines)):
         directive = _DIRECTIVE.match(lines[i])

@@ -1,40 +1,18 @@
-"""The dispatches that compute one step, recorded once and replayed for every token.
+"""The dispatches of one step, recorded once and replayed for every token.
 
-A tape knows nothing of models: it holds (kernel, buffers, grid) in order, and copies between buffers. The device turns
-it into whatever replays fastest — raw C calls natively, one JavaScript function in the page.
+A tape knows nothing of models: it is a list of (kernel, buffers, grid) and of copies between buffers. The device turns
+it into whatever replays fastest: raw C calls natively, one JavaScript function in a web page.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from wgemma.gpu.device import Binding, Buffer, Device, Kernel, Program, Span
+from wgemma.gpu.device import Binding, Buffer, Command, Copy, Device, Dispatch, Program, Span
 from wgemma.gpu.shaders import Values
 
 PARAMS = "params"  # every kernel's uniform binding has this name
-_SPLICED = 8 << 20  # bytes that one dispatch of splice.wgsl copies: the grid and the binding stay small
-_SLOT = 256  # bytes of the arena one dispatch's parameters take: the alignment of a uniform binding
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    kernel: Kernel
-    bindings: Mapping[str, Binding]
-    grid: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """`size` bytes from one buffer to another (never the same one: WebGPU forbids it)."""
-
-    source: Buffer
-    source_offset: int
-    target: Buffer
-    target_offset: int
-    size: int
-
-
-Command: TypeAlias = Dispatch | Copy
+_SPLICED = 8 << 20  # bytes per dispatch of splice.wgsl, to keep grid and binding small
+_SLOT = 256  # bytes of the arena per dispatch's parameters: the alignment of a uniform binding
 
 
 class Tape:
@@ -59,7 +37,7 @@ class Tape:
         params: Values | None = None,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records one dispatch. `params` are the fields of the kernel's uniform by name (`Uniform.pack`)."""
+        """Records one dispatch. `params` are the kernel's uniform fields by name (`Uniform.pack`)."""
         made = self.device.kernel(kernel, constants)
         wanted: dict[str, Binding] = {name: bindings[name] for name in made.bindings if name != PARAMS}
         packed = made.uniform.pack(params or {})
@@ -72,8 +50,15 @@ class Tape:
             self._params.append(packed)
         self.commands.append(Dispatch(made, wanted, (x, y, z)))
 
+    def change(self, index: int, params: Values) -> None:
+        """Changes the parameters of dispatch `index`, counting those that have parameters, from the next replay on."""
+        dispatch = [command for command in self.commands if isinstance(command, Dispatch)]
+        kernel = [d.kernel for d in dispatch if PARAMS in d.bindings][index]
+        assert self._arena is not None
+        self.device.write(self._arena, _SLOT * index, kernel.uniform.pack(params))
+
     def copy(self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, size: int) -> None:
-        """Records a copy of any bytes; those that do not fill whole words take a kernel."""
+        """Records a copy of any byte range; one that is not whole, aligned words takes a kernel."""
         if any(number % 4 for number in (source_offset, target_offset, size)):
             self._splice(source, source_offset, target, target_offset, size)
         else:
@@ -90,20 +75,20 @@ class Tape:
             )
 
     def _around(self, buffer: Buffer, offset: int, size: int) -> tuple[Span, int]:
-        """A binding with these bytes in it, and where they begin inside."""
+        """An aligned binding that contains these bytes, and their offset in it."""
         alignment = self.device.limits.offset_alignment
         edge = offset // alignment * alignment
         return Span(buffer, edge, -(-(offset + size) // 4) * 4 - edge), offset - edge
 
     def program(self) -> Program:
-        """The tape ready for replay; its parameters go to the GPU now, in one piece."""
+        """Makes the tape ready to replay; uploads all its parameters in one piece."""
         if self._params:
             self._arena = self.device.buffer(_SLOT * len(self._params), f"{self.label} parameters")
             self.device.write(self._arena, 0, b"".join(slot.ljust(_SLOT, b"\0") for slot in self._params))
         return self.device.program(self.placed(), self.label)
 
     def placed(self) -> list[Command]:
-        """The commands with their parameters where `program` put them."""
+        """The commands, bound to the parameters `program` uploaded."""
         return [self._placed(command) for command in self.commands]
 
     def _placed(self, command: Command) -> Command:
@@ -115,14 +100,14 @@ class Tape:
         return Dispatch(command.kernel, {**command.bindings, PARAMS: slot}, command.grid)
 
     def free(self) -> None:
-        """Gives the parameters' memory back; programs made from this tape must not be replayed any more."""
+        """Frees the parameters; programs made from this tape must not be replayed afterwards."""
         if self._arena is not None:
             self.device.free(self._arena)
             self._arena = None
 
 
 class _Pending:
-    """Stands for the parameters of a dispatch until all are known and get their buffer."""
+    """Placeholder for a dispatch's parameters until all are known and get their buffer."""
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -1,15 +1,14 @@
-"""Adapters on the GPU: all that are loaded, as one product of low rank beside each group of matrices on one input.
+"""Adapters on the GPU: all loaded ones form one low-rank product beside each group of matrices that share an input.
 
     z[r, t·R + j] = scales[t·R + j] · Σ_k a[t·R + j, k] · x[r, k]
     y[r, n]      += Σ_j z[r, t(n)·R + j] · b[j, n]
 
-    a [T·R, K], b [R, N], scales [T·R]; t(n) is the target that result n belongs to: n % 2 where the rows of gate and
-    up alternate, else how many of the two edges lie at or before n.
+    a [T·R, K], b [R, N], scales [T·R]; t(n) is the target of result n: n % 2 where the rows of gate and up
+    alternate, otherwise the number of the two edges at or before n.
 
-z is made by a dispatch of its own, or of a few rows, where the device can, by the one that needs it, in its `meeting`.
-
-Adapters are set side by side along R, so switching one off is a scale of 0; what an adapter lacks is zeros. Experts
-have such a product each: a [E·T·R, K], b [E, R, N]. The embedding has one that begins with a token (`Table`).
+z has its own dispatch; for a few rows, on devices that can, the dispatch that needs z computes it in its `meeting`.
+Adapters are concatenated along R, so a scale of 0 switches one off; parts an adapter lacks are zeros. Each expert has
+its own product: a [E·T·R, K], b [E, R, N]. The embedding's product looks up a token instead of multiplying (`Table`).
 """
 
 from array import array
@@ -20,21 +19,22 @@ from wgemma.errors import AdapterError
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT
 from wgemma.files.adapter_pairs import AdapterFile, Pair
 from wgemma.gpu.device import Binding, Buffer, Device, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.model.config import Config
 from wgemma.model.forms import FEW
-from wgemma.model.text import Experts, Layer, TextWeights
-from wgemma.model.weights import Matrix, Part
+from wgemma.model.text import Experts, TextLayer, TextWeights
+from wgemma.model.weights import Matrix, MatrixPart
 
-NEVER = 0xFFFFFFFF  # an edge that no result reaches
-Z_SHARE = 6144  # columns of a long row that one workgroup reads (low_share.wgsl)
-MOST_BINDINGS = 12  # storage bindings of a mat-vec that makes z
+NEVER = 0xFFFFFFFF  # an edge no result reaches
+Z_SHARE = 6144  # columns of a long row per workgroup (low_share.wgsl)
+MOST_BINDINGS = 12  # storage bindings of a mat-vec that computes z
 ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Matrices that share their input: their tensors, how many results each has, and whether these alternate. Where one
-    tensor holds gate and up, its own halves do."""
+    """Matrices that share their input: their tensors, the number of results of each, and whether results alternate. If
+    one tensor holds gate and up, its two halves alternate."""
 
     name: str
     tensors: tuple[str, ...]
@@ -52,17 +52,17 @@ class Group:
 
     @property
     def alternate(self) -> bool:
-        """Whether targets do, so that a result's parity tells its target."""
+        """Whether targets alternate, so that a result's parity is its target."""
         return self.interleaved and len(self.tensors) == 2
 
     def place(self, target: int) -> tuple[int, int]:
-        """Where the results of a target lie: the first, and how far apart they are."""
+        """A target's results: index of the first, and stride."""
         return (target, 2) if self.interleaved else (sum(self.widths[:target]), 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one tensor's pair lies in a `Low`: rows [row, row + R) of a, and columns first, first + step, … of b."""
+class TensorPlace:
+    """One tensor's pair in a `Low`: rows [row, row + R) of a, and columns first, first + step, … of b."""
 
     tensor: str
     row: int
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Low:
-    """What is added to the results of one group."""
+    """The low-rank product added to the results of one group."""
 
     rank: int
     targets: int
@@ -83,13 +83,13 @@ class Low:
     scales: Binding  # [T·R]
     edges: tuple[int, int]
     interleaved: bool
-    places: tuple[Place, ...]
+    places: tuple[TensorPlace, ...]
     experts: int = 1
-    meeting: Span | None = None  # [FEW, z], where a dispatch finds the z that it makes itself (kernels/meeting.wgsl)
+    meeting: Span | None = None  # [FEW, z], for a dispatch that computes its own z (kernels/meeting.wgsl)
 
     @property
     def columns(self) -> int:
-        """Of z."""
+        """Columns of z."""
         return self.targets * self.rank
 
     @property
@@ -99,32 +99,27 @@ class Low:
 
 @dataclass(slots=True)
 class Lows:
-    """The `Low` of every layer's groups, where there is one. `entries` say whose scale stands where in `scales`."""
+    """The `Low` of each layer's groups that have one. `entries` map positions in `scales` to adapters."""
 
     layers: tuple[dict[str, Low], ...]
-    entries: list["Entry"]
+    entries: list["ScaleEntry"]
     scales: Buffer | None
-    buffers: list[Buffer]
     embedding: "Table | None" = None
     head: Low | None = None
-    slots: int = 1  # experts that a row goes to
-    meetings: Buffer | None = None  # all of them: a pass of a few rows begins by clearing it
+    slots: int = 1  # experts per row
+    meetings: Buffer | None = None  # all meetings; a pass of a few rows clears it first
 
     def of(self, layer: int, group: str) -> Low | None:
         return self.layers[layer].get(group)
 
     @property
     def columns(self) -> int:
-        """Of the widest z, with its shares."""
+        """Columns of the widest z, including its shares."""
         lows = [*(low for layer in self.layers for low in layer.values()), *([self.head] if self.head else [])]
         return max((low.columns * (self.slots if low.experts > 1 else low.shares) for low in lows), default=0)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.size for buffer in self.buffers)
-
     def set_scales(self, device: Device, scales: Mapping[str, float]) -> None:
-        """Weighs the adapters anew; one that is not named is off. Recordings stay good."""
+        """Sets the adapters' scales; unnamed ones are off. Recorded tapes stay valid."""
         if self.scales is None:
             return
         values = array("f", bytes(self.scales.size))
@@ -133,15 +128,10 @@ class Lows:
             values[entry.first : entry.first + entry.count] = array("f", [value]) * entry.count
         device.write(self.scales, 0, values.tobytes())
 
-    def free(self, device: Device) -> None:
-        for buffer in self.buffers:
-            device.free(buffer)
-        self.buffers.clear()
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is added to the embedding of a token: √d · Σ_j scales[j] · rows[token, j] · b[j]."""
+    """Added to a token's embedding: √d · Σ_j scales[j] · rows[token, j] · b[j]."""
 
     rank: int
     rows: Binding  # [vocab, R]
@@ -150,8 +140,8 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Numbers [first, first + count) of the scales are this adapter's, for one tensor: its own scale · the caller's."""
+class ScaleEntry:
+    """Scales [first, first + count) belong to this adapter, for one tensor: its own scale · the caller's."""
 
     adapter: str
     first: int
@@ -159,8 +149,8 @@ class Entry:
     scale: float
 
 
-def groups(layer: Layer, config: Config) -> list[Group]:
-    """The groups of a layer that adapters may have."""
+def groups(layer: TextLayer, config: Config) -> list[Group]:
+    """The groups of a layer that can be adapted."""
     c, block = layer.config, f"blk.{layer.config.index}."
     heads, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
     own = 0 if c.donor is not None else 2 if c.has_v else 1
@@ -178,7 +168,7 @@ def groups(layer: Layer, config: Config) -> list[Group]:
     return found + (_expert_groups(layer, layer.experts, config) if layer.experts else [])
 
 
-def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group]:
+def _expert_groups(layer: TextLayer, experts: Experts, config: Config) -> list[Group]:
     block, width, count = f"blk.{layer.config.index}.", config.expert_width, config.expert_count
     gate, up = block + "ffn_gate_exps.weight", block + "ffn_up_exps.weight"
     down = Group("expert_down", (block + "ffn_down_exps.weight",), width, (config.width,), experts=count)
@@ -192,17 +182,17 @@ def _expert_groups(layer: Layer, experts: Experts, config: Config) -> list[Group
     return [*(Group(name, (tensor,), config.width, (width,), experts=count) for name, tensor in apart), down]
 
 
-# -- over memory that is somebody else's
+# -- in memory owned by the caller
 
 
 def lows_over(
     weights: TextWeights, rank: int, targets: Collection[str], place: Callable[[int], Span], scales: Binding
 ) -> Lows:
-    """Room for an adapter of one rank on the targets ("attn_q", "ffn_gate", …) of every layer.
+    """Lays out an adapter of one rank on the targets ("attn_q", "ffn_gate", …) of every layer.
 
-    `place` hands out room for so many bytes, for each group first a's, then b's. `scales` holds at least `most_rows`
-    numbers and serves all groups. Where only some tensors of a group are wanted the others stay zero: their gradients
-    are zero, too.
+    `place` allocates a number of bytes, for each group first a's, then b's. `scales` holds at least `most_rows` numbers
+    and serves all groups. If only some tensors of a group are targets, the others stay zero, since their gradients are
+    zero, too.
     """
     layers = []
     for layer in weights.layers:
@@ -214,22 +204,22 @@ def lows_over(
                 a, b = place(4 * rows * group.columns), place(4 * rank * width)
                 made[group.name] = _low(group, rank, a, b, scales, wanted)
         layers.append(made)
-    return Lows(tuple(layers), [], None, [])
+    return Lows(tuple(layers), [], None)
 
 
 def z_shares(columns: int) -> int:
-    """In how many parts a number of a few rows' z is left, to be added up by who multiplies it with b: one workgroup
-    would wait long for all of a long row."""
+    """Partial sums per number of z for a few rows, added up in the product with b: reading all of a long row in one
+    workgroup would take too long."""
     return -(-columns // Z_SHARE)
 
 
 def meets(device: Device) -> bool:
-    """Whether z of a few rows is made by the dispatch that needs it: a dispatch less for every group."""
+    """Whether, for a few rows, the dispatch that needs z computes it, which saves a dispatch per group."""
     return device.in_order and device.limits.storage_buffers >= MOST_BINDINGS and not device.compact
 
 
 def most_rows(rank: int) -> int:
-    """The most rows that a group's `a` has."""
+    """The most rows of any group's `a`."""
     return 3 * rank
 
 
@@ -244,11 +234,11 @@ def _low(
 ) -> Low:
     rows = rank * len(group.tensors) * group.experts
     places = [
-        Place(name, rank * target, *group.place(target), group.widths[target])
+        TensorPlace(name, rank * target, *group.place(target), group.widths[target])
         for target, name in enumerate(group.tensors)
         if name in wanted
     ]
-    matrix = Matrix("F32", rows, group.columns, (Part(0, rows, a.buffer, a, None),))
+    matrix = Matrix("F32", rows, group.columns, (MatrixPart(0, rows, a.buffer, a, None),))
     width = sum(group.widths)
     return Low(
         rank=rank,
@@ -268,29 +258,27 @@ def _low(
 # -- from files
 
 
-async def load_adapters(device: Device, weights: TextWeights, adapters: Sequence[AdapterFile]) -> Lows:
-    """The adapters on the GPU, all of them off; nothing stays there when it fails. That they fit is known."""
-    loader = _Loader(device, adapters)
+async def load_adapters(ledger: Ledger, weights: TextWeights, adapters: Sequence[AdapterFile]) -> Lows:
+    """Uploads the adapters, all switched off; on failure the ledger is freed. The caller has checked that they fit."""
     try:
-        lows = loader.load(weights)
-        await device.confirm()
+        lows = _Loader(ledger, adapters).load(weights)
+        await ledger.device.confirm()
         return lows
     except BaseException:
-        for buffer in loader.buffers:
-            device.free(buffer)
+        ledger.free()
         raise
 
 
 class _Loader:
-    def __init__(self, device: Device, adapters: Sequence[AdapterFile]) -> None:
-        self.device = device
+    def __init__(self, ledger: Ledger, adapters: Sequence[AdapterFile]) -> None:
+        self.ledger = ledger
+        self.device = ledger.device
         self.adapters = adapters
-        self.buffers: list[Buffer] = []
-        self.entries: list[Entry] = []
+        self.entries: list[ScaleEntry] = []
         self.scales: Buffer | None = None
-        self.placed = 0  # bytes of the scales that are somebody's
+        self.placed = 0  # bytes of the scales in use
         self.meetings: Buffer | None = None
-        self.met = 0  # bytes of the meetings that are somebody's
+        self.met = 0  # bytes of the meetings in use
 
     def load(self, weights: TextWeights) -> Lows:
         config = weights.config
@@ -301,32 +289,32 @@ class _Loader:
         self._check_all_used(everything)
         room = sum(_aligned(4 * len(group.tensors) * sum(self._ranks(group))) for group in everything)
         if room:
-            self.scales = self._buffer(room, "adapter scales")
+            self.scales = self.ledger.buffer(room, "adapter scales")
         meetings = sum(_aligned(self._meeting_bytes(group)) for layer in layers for group in layer)
         if meetings and meets(self.device):
-            self.meetings = self._buffer(meetings, "adapter meetings")
+            self.meetings = self.ledger.buffer(meetings, "adapter meetings")
         made = tuple(
             {group.name: low for group in layer if (low := self._low(group, self._place_meeting(group))) is not None}
             for layer in layers
         )
         output, embedding = self._low(head), self._table(table)
         slots = config.experts_used or 1
-        return Lows(made, self.entries, self.scales, self.buffers, embedding, output, slots, self.meetings)
+        return Lows(made, self.entries, self.scales, embedding, output, slots, self.meetings)
 
     def _check_all_used(self, everything: Sequence[Group]) -> None:
-        """Refuses an adapter of which a part would be left out."""
+        """Refuses an adapter if any part of it would be ignored."""
         known = {name for group in everything for name in group.tensors}
         for adapter in self.adapters:
             for name in adapter.pairs.keys() - known:
                 raise AdapterError(f"{adapter.name} changes {name}, which wgemma cannot adapt in this model.")
 
     def _ranks(self, group: Group) -> list[int]:
-        """How much of R each adapter takes in a group."""
+        """Each adapter's share of R in a group."""
         own = ([adapter.pairs.get(name) for name in group.tensors] for adapter in self.adapters)
         return [max((pair.rank for pair in pairs if pair), default=0) for pairs in own]
 
     def _low(self, group: Group, meeting: Span | None = None) -> Low | None:
-        """The adapters' pairs side by side; None where there are none."""
+        """The adapters' pairs concatenated; None if there are none."""
         ranks = self._ranks(group)
         rank = sum(ranks)
         if not rank:
@@ -348,7 +336,7 @@ class _Loader:
         return _low(group, rank, first, second, scales, group.tensors, meeting)
 
     def _spread(self, b: "array[float]", pair: Pair, expert: int, group: Group, target: int, row: int) -> None:
-        """Column j of an expert's B becomes a part of row `row` + j of b."""
+        """Copies column j of an expert's B into row `row` + j of b."""
         width, size = sum(group.widths), pair.rows * pair.rank
         first, step = group.place(target)
         halves = 2 if group.interleaved and not group.alternate else 1
@@ -360,7 +348,7 @@ class _Loader:
                 b[begin : begin + step * (count - 1) + 1 : step] = column[half * count : (half + 1) * count]
 
     def _table(self, group: Group) -> Table | None:
-        """The same for the embedding, of which a token picks a row of B."""
+        """The same for the embedding, where a token selects a row of B."""
         ranks = self._ranks(group)
         rank = sum(ranks)
         if not rank:
@@ -377,7 +365,7 @@ class _Loader:
         return Table(rank, first, second, scales)
 
     def _place_scales(self, group: Group, ranks: Sequence[int]) -> Span:
-        """Room for the scales of a group, and whose they are."""
+        """Allocates the scales of a group and records which adapter each belongs to."""
         assert self.scales is not None
         rank, begin = sum(ranks), self.placed
         size = 4 * rank * len(group.tensors)
@@ -385,13 +373,13 @@ class _Loader:
             first = begin // 4 + rank * target
             for adapter, room in zip(self.adapters, ranks, strict=True):
                 if (pair := adapter.pairs.get(name)) is not None:
-                    self.entries.append(Entry(adapter.name, first, pair.rank, pair.scale))
+                    self.entries.append(ScaleEntry(adapter.name, first, pair.rank, pair.scale))
                 first += room
         self.placed += _aligned(size)
         return Span(self.scales, begin, size)
 
     def _meeting_bytes(self, group: Group) -> int:
-        """Room for z of a few rows; experts have theirs made beforehand."""
+        """Bytes for z of a few rows; experts compute theirs beforehand."""
         if group.experts > 1:
             return 0
         return 4 * FEW * sum(self._ranks(group)) * len(group.tensors) * z_shares(group.columns)
@@ -405,24 +393,19 @@ class _Loader:
         return Span(self.meetings, begin, size)
 
     def _put(self, group: Group, *numbers: "bytearray | array[float]") -> list[Span]:
-        """Numbers on the GPU, in one buffer."""
+        """Uploads the numbers into one buffer."""
         limits, sizes = self.device.limits, [memoryview(some).nbytes for some in numbers]
         if max(sizes) > limits.binding or sum(map(_aligned, sizes)) > limits.buffer:
             raise AdapterError(
                 f"the adapters of {group.tensors[0]} take {max(sizes)} bytes together, more than this GPU binds at "
-                "once: load fewer, or one of a lower rank."
+                "once. Load fewer, or some of lower rank."
             )
-        buffer, spans, at = self._buffer(sum(map(_aligned, sizes)), "adapter"), [], 0
+        buffer, spans, at = self.ledger.buffer(sum(map(_aligned, sizes)), "adapter"), [], 0
         for some, size in zip(numbers, sizes, strict=True):
             self.device.write(buffer, at, memoryview(some).cast("B"))
             spans.append(Span(buffer, at, size))
             at += _aligned(size)
         return spans
-
-    def _buffer(self, size: int, label: str) -> Buffer:
-        buffer = self.device.buffer(size, label)
-        self.buffers.append(buffer)
-        return buffer
 
 
 def _aligned(nbytes: int) -> int:

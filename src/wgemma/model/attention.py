@@ -1,31 +1,29 @@
-"""How rows meet the cache, recorded: their keys and values go in, and what their queries find comes out.
+"""Records attention: stores the rows' keys and values in the KV cache, then attends to it.
 
-Few rows cut their history into splits, so that a large GPU has work for all of it (attention_few.wgsl), and put the
-pieces together afterwards (attention_join.wgsl); many rows go together (attention_tile.py).
+A few rows split their history so that it fills a large GPU (attention_few.wgsl), and join the pieces afterwards
+(attention_join.wgsl); many rows are processed together (attention_tile.py).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wgemma.gpu.device import Binding, Device
 from wgemma.model import attention_tile
-from wgemma.model.cache import Segment
+from wgemma.model.cache import CacheSegment
 from wgemma.model.config import LayerConfig
 from wgemma.model.forms import FEW, THREADS
-from wgemma.model.text import Layer, TextWeights
+from wgemma.model.passes import Activations, Pass
+from wgemma.model.text import TextLayer, TextWeights
 
-if TYPE_CHECKING:
-    from wgemma.model.decoder import Pass, Scratch
-
-SPLITS = 128  # the histories of a few rows are cut into at most so many pieces in all
-SLIDING_SPLITS = 4  # and a window into at most so many, which the next product puts together itself
-DEEP = 4096  # from this depth on heads that share their keys read them together
-SHARE = 8  # lanes that share a key at least, where it has so many words: neighbours read a line of memory
-MOST = 32  # and at most, as far as they can speak to each other: the fewer words each has, the shorter the kernel
-EACH = 4  # words of a key that a lane reads at most
+SPLITS = 128  # the most pieces of all histories of a few rows together
+SLIDING_SPLITS = 4  # the most pieces of a window; the next product joins them itself
+DEEP = 4096  # from this depth on, heads that share keys read them together
+SHARE = 8  # the fewest lanes per key, if it has that many words: neighbours read one cache line
+MOST = 32  # the most, if a subgroup has that many: fewer words per lane make a shorter kernel
+EACH = 4  # the most words of a key per lane
 
 
-def store(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, segments: list[Segment]) -> None:
-    """The rows' keys and values go to the cache."""
+def store(p: Pass, weights: TextWeights, scratch: Activations, layer: TextLayer, segments: list[CacheSegment]) -> None:
+    """Stores the rows' keys and values in the cache."""
     attention, config, qkv = layer.attention, layer.config, scratch["qkv"]
     assert attention.k_norm is not None
     f16 = p.cache.kv == "f16"
@@ -50,17 +48,17 @@ def store(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, seg
 
 
 def look(
-    p: "Pass",
+    p: Pass,
     weights: TextWeights,
-    scratch: "Scratch",
-    layer: Layer,
-    segments: list[Segment],
+    scratch: Activations,
+    layer: TextLayer,
+    segments: list[CacheSegment],
     *,
     most: int = SPLITS,
     join: bool = True,
 ) -> int:
-    """What the rows' queries find in the cache goes to `attended`. Without `join` it stays in `partial` where it is in
-    several pieces: gives back how many are left there, or 0. `most` bounds their number."""
+    """Attends to the cache; the result goes to `attended`. Without `join`, several pieces stay in `partial` and their
+    number is returned, otherwise 0. `most` bounds the number of pieces."""
     config, device = layer.config, p.tape.device
     if (p.rows > FEW or p.cache.packed) and attention_tile.fits(device, config.head_dim):
         splits = attention_tile.look(p, weights, scratch, layer, segments, most)
@@ -113,58 +111,58 @@ def look(
     return 0
 
 
-def put_together(p: "Pass", scratch: "Scratch", config: LayerConfig, splits: int) -> None:
-    """The pieces in `partial` become one: in `attended`."""
+def put_together(p: Pass, scratch: Activations, config: LayerConfig, splits: int) -> None:
+    """Joins the pieces in `partial` into `attended`."""
     grid = [config.heads, p.rows, slices(config.head_dim)]
     bound: dict[str, Binding] = {"partial": scratch["partial"], "out": scratch["attended"]}
     p.tape.run("attention_join", grid, bound, {"splits": splits}, {"HEAD": config.head_dim})
 
 
 def slices(head: int) -> int:
-    """Workgroups of attention_join.wgsl that share a head."""
+    """Workgroups of attention_join.wgsl per head."""
     return max(1, head // 64)
 
 
 def splits_of(config: LayerConfig, depth: int, keys: int, rows: int = 1) -> int:
-    """Pieces of each row's history of at most `depth`, each worth a turn of so many keys; a window has as many however
-    deep."""
+    """Pieces of each row's history of at most `depth`, each at least a turn of `keys`; for a window the number does not
+    depend on the depth."""
     if config.sliding:
         return min(SLIDING_SPLITS, -(-(config.window or 0) // keys))
     return min(SPLITS // rows, -(-depth // keys))
 
 
 def in_pieces(config: LayerConfig) -> bool:
-    """Whether a few rows find a window of this layer in several pieces."""
+    """Whether a few rows attend to this layer's window in several pieces."""
     form = few_shape(config.head_dim, 1, 1, f16=True)
     return config.sliding and splits_of(config, 0, keys_at_a_time(form)) > 1
 
 
 def keys_at_a_time(form: dict[str, Any]) -> int:
-    """What a split is worth: of attention_few.wgsl a turn."""
+    """The smallest worthwhile split: for attention_few.wgsl, one turn."""
     return int(form["TURN"]) if "SHARE" in form else 2 * THREADS
 
 
 def many_form(device: Device, *, f16: bool) -> dict[str, Any]:
-    """The threads of attention.wgsl: each has a key at a time, and there are at least as many as words of a value."""
+    """The threads of attention.wgsl: each handles one key at a time; there are at least as many as words in a value."""
     threads = 64 if device.compact and f16 else 128
     return {"THREADS": threads, "TURN": threads}
 
 
 def few_form(device: Device, config: LayerConfig, depth: int, *, f16: bool) -> dict[str, Any]:
-    """How attention_few.wgsl shares out its work."""
+    """How attention_few.wgsl divides its work."""
     deep = not config.sliding and depth >= DEEP
     together = heads_together(device, config.head_dim, config.heads // config.kv_heads) if deep else 1
     return few_shape(config.head_dim, together, device.lanes("attention_few"), f16=f16)
 
 
 def heads_together(device: Device, head: int, shared: int) -> int:
-    """How many of the heads that share their keys a workgroup has memory for."""
+    """How many of the heads that share keys fit into a workgroup's memory."""
     most = 4 if device.limits.workgroup_memory >= 32 << 10 else 2 if head >= 64 else 1
     return next(count for count in (4, 2, 1) if count <= most and shared % count == 0)
 
 
 def few_shape(head: int, heads: int, lanes: int, *, f16: bool) -> dict[str, Any]:
-    """The constants for heads of this size, so many at a time, where so many lanes can speak to each other."""
+    """The constants for heads of this size, `heads` at a time, in subgroups of at least `lanes`."""
     words = head // (8 if f16 else 4)
     share = min(max(SHARE, words // EACH, min(MOST, lanes)), words)
     each = words // share

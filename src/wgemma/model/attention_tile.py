@@ -1,45 +1,43 @@
-"""Attention of many rows, recorded: queries that share a KV head go over its keys together.
+"""Records attention for many rows: queries that share a KV head go over its keys together.
 
-Many rows have workgroups enough to keep a GPU busy. Where they have not, their history is cut into splits as that of
-few rows is, as far as `partial` has room for them (kernels/attention_tile.wgsl).
+Many rows usually have enough workgroups to fill a GPU. If not, their history is split like that of a few rows, as far
+as `partial` has room (kernels/attention_tile.wgsl).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wgemma.gpu.device import Binding, Device
-from wgemma.model.cache import Segment
+from wgemma.model.cache import CacheSegment
 from wgemma.model.config import LayerConfig
 from wgemma.model.forms import FULL_GRID
-from wgemma.model.text import Layer, TextWeights
+from wgemma.model.passes import Activations, Pass
+from wgemma.model.text import TextLayer, TextWeights
 
-if TYPE_CHECKING:
-    from wgemma.model.decoder import Pass, Scratch
-
-QUERIES = 32  # of a workgroup
+QUERIES = 32  # per workgroup
 KEYS = 64  # at a time
-WIDEST = 512  # head that a workgroup has threads for
-MOST_SPLITS = 16  # that a row's history is cut into
-LEAST_TURNS = 2  # of KEYS, that a split is worth
+WIDEST = 512  # largest head a workgroup has threads for
+MOST_SPLITS = 16  # per row
+LEAST_TURNS = 2  # of KEYS, per split
 
 
 def fits(device: Device, head: int) -> bool:
-    """Whether the kernel can do heads of this size here, and is better at it than attention.wgsl."""
+    """Whether the kernel supports heads of this size on this device and is faster than attention.wgsl."""
     return not device.compact and head % 8 == 0 and head <= WIDEST
 
 
 def tile_form(device: Device, head: int, *, f16: bool) -> dict[str, Any]:
-    """How attention_tile.wgsl shares out heads of this size: wide slices where there is memory for them and threads
-    enough to bring them."""
+    """How attention_tile.wgsl divides heads of this size: into wide slices if there is memory for them and enough
+    threads to load them."""
     large = head > 256 and device.limits.workgroup_memory >= 32 << 10
     return tile_shape(head, f16=f16, across=64 if large else 32)
 
 
 def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: int = 4) -> dict[str, Any]:
-    """The constants where a thread has `each` eights of the output, slices of a head are `across` wide, and the values
-    of `batch` keys are fetched at once."""
+    """The constants for `each` eights of the output per thread, slices of a head `across` wide, and the values of
+    `batch` keys fetched at once."""
     threads = max(-(-head // (2 * each) // 64), 1) * 64
     per_word = 8 if f16 else 4
-    loads = (QUERIES * across // 4, KEYS * across // per_word)  # of a slice: queries and keys
+    loads = (QUERIES * across // 4, KEYS * across // per_word)  # queries and keys of a slice
     return {
         "HEAD": head,
         "WORD": "vec4<u32>" if f16 else "vec4<f32>",
@@ -57,24 +55,24 @@ def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: 
 
 
 def tiles_of(config: LayerConfig, rows: int) -> int:
-    """Workgroups that so many rows keep busy, of one KV head."""
+    """Workgroups per KV head for this many rows."""
     return -(-rows * (config.heads // config.kv_heads) // QUERIES)
 
 
 def splits_of(config: LayerConfig, rows: int, reach: int, most: int = MOST_SPLITS) -> int:
-    """The pieces that a history of `reach` keys is cut into, none of them for nothing."""
+    """The pieces a history of `reach` keys is split into, none of them empty."""
     turns = -(-reach // KEYS)
     wanted = min(FULL_GRID // (tiles_of(config, rows) * config.kv_heads), turns // LEAST_TURNS, most)
     return -(-turns // -(-turns // max(wanted, 1)))
 
 
 def split_of(keys: int, splits: int) -> int:
-    """Keys of each split, in whole turns; the last one takes what is left."""
+    """Keys per split, in whole turns; the last one takes the rest."""
     return -(-keys // (splits * KEYS)) * KEYS
 
 
-def partial_room(device: Device, config: LayerConfig, rows: int) -> int:
-    """Numbers that `partial` has for all the splits that passes of up to so many rows would like."""
+def partial_words(device: Device, config: LayerConfig, rows: int) -> int:
+    """Numbers in `partial`: enough for the preferred splits of passes of up to `rows` rows."""
     pieces = most = rows * config.heads
     if fits(device, config.head_dim):
         pieces = max(most, min(MOST_SPLITS * most, QUERIES * FULL_GRID))
@@ -82,10 +80,15 @@ def partial_room(device: Device, config: LayerConfig, rows: int) -> int:
 
 
 def look(
-    p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer, segments: list[Segment], most: int = MOST_SPLITS
+    p: Pass,
+    weights: TextWeights,
+    scratch: Activations,
+    layer: TextLayer,
+    segments: list[CacheSegment],
+    most: int = MOST_SPLITS,
 ) -> int:
-    """What the rows' queries find in the cache goes to `attended`. Gives back in how many pieces it is, at most `most`:
-    if they are several they lie in `partial`, for attention_join.wgsl."""
+    """Attends to the cache; the result goes to `attended`. Returns the number of pieces, at most `most`; several pieces
+    lie in `partial`, for attention_join.wgsl."""
     config, attended, partial = layer.config, scratch["attended"], scratch["partial"]
     _make_queries(p, weights, scratch, layer)
     reach = min(p.depth, config.window + QUERIES) if config.window else p.depth
@@ -117,8 +120,8 @@ def look(
     return splits
 
 
-def _make_queries(p: "Pass", weights: TextWeights, scratch: "Scratch", layer: Layer) -> None:
-    """The queries as the keys meet them, where their results will be."""
+def _make_queries(p: Pass, weights: TextWeights, scratch: Activations, layer: TextLayer) -> None:
+    """Normed and rotated queries, written where their results will go."""
     config = layer.config
     bindings: dict[str, Binding] = {"rows": p.row_buffer, "q_raw": scratch["qkv"], "norm": layer.attention.q_norm}
     bindings |= {"turns": weights.turns[config.sliding], "q": scratch["attended"]}

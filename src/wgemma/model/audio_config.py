@@ -1,7 +1,7 @@
-"""What a file's sound tower looks like: sizes, and which tensor is which; nothing is read from the tensors yet.
+"""The shape of a file's audio tower: sizes and tensor names; no tensor is read yet.
 
 E2B and E4B have a conformer over mel spectra; the 12B has none and projects raw samples. Ollama's files and llama.cpp's
-projectors give the conformer's tensors different names, and some names to different tensors.
+projectors name the conformer's tensors differently, and use some names for different tensors.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from wgemma.model.config import Wanted
 from wgemma.model.mel import BANDS
 from wgemma.model.tower import Keys, find, linear_tensors
 
-PROJECTION = "mm.a.input_projection"  # the last step of either kind
-CHUNK = 640  # samples of a token where there is no conformer
+PROJECTION = "mm.a.input_projection"  # the last step of both kinds
+CHUNK = 640  # samples per token without a conformer
 
 MAX_BLOCKS = 256
 MAX_WIDTH = 8192
@@ -25,7 +25,7 @@ MAX_HEADS = 256
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the two kinds of file call differently; those of a block without what stands before."""
+    """The names that differ between the two kinds of file; block tensors without their prefix."""
 
     subsampled: str
     output: str
@@ -48,7 +48,7 @@ class ConformerConfig:
     ffn_width: int
     channels: tuple[int, int]  # of the two convolutions
     taps: int  # of the convolution in each block
-    inner: int  # width of what the conformer gives
+    inner: int  # width of the conformer's output
 
     @property
     def head_dim(self) -> int:
@@ -70,7 +70,7 @@ class AudioConfig:
         try:
             if not has_audio(gguf):
                 raise ModelError(
-                    "there is no sound tower in this file. Sounds need E2B, E4B or 12B with its projector."
+                    "there is no audio tower in this file. Audio needs E2B, E4B or 12B with its projector."
                 )
             raw = not any(name.startswith("a.") for name in gguf.tensors)
             config = cls(_columns(gguf, f"{PROJECTION}.weight", 1), None if raw else _read_conformer(gguf))
@@ -85,7 +85,7 @@ def has_audio(gguf: Gguf) -> bool:
 
 
 def audio_tensors(config: AudioConfig) -> dict[str, Wanted]:
-    """Every tensor the tower computes with."""
+    """Every tensor the tower uses."""
     conformer = config.conformer
     if conformer is None:
         return linear_tensors(PROJECTION, CHUNK, config.width)
@@ -133,13 +133,13 @@ def _read_conformer(gguf: Gguf) -> ConformerConfig:
     names = OLLAMA if f"{OLLAMA.output}.weight" in gguf.tensors else LLAMA_CPP
     width, heads = keys.whole("embedding_length", MAX_WIDTH), keys.whole("attention.head_count", MAX_HEADS)
     if width % 32 or width % heads:
-        raise ModelError(f"a sound tower of width {width} with {heads} heads is not possible; 32 and they divide it.")
+        raise ModelError(f"the audio tower's width {width} must be a multiple of 32 and of its {heads} heads.")
     bands = keys.whole("num_mel_bins", MAX_WIDTH, default=BANDS)
     if bands != BANDS:
-        raise ModelError(f"the sound tower wants {bands} mel bands; Gemma 4 has {BANDS}.")
+        raise ModelError(f"the audio tower takes {bands} mel bands; Gemma 4 has {BANDS}.")
     channels = (_columns(gguf, "a.conv1d.0.weight", 3), _columns(gguf, "a.conv1d.1.weight", 3))
     if channels[0] % 4 or channels[1] % 4:
-        raise ModelError(f"the sound tower's convolutions have {channels} channels; wgemma needs a multiple of 4.")
+        raise ModelError(f"the audio tower's convolutions have {channels} channels; wgemma needs a multiple of 4.")
     return ConformerConfig(
         names=names,
         blocks=keys.whole("block_count", MAX_BLOCKS),
@@ -152,7 +152,7 @@ def _read_conformer(gguf: Gguf) -> ConformerConfig:
     )
 
 
-# How large a dimension may be that only a tensor's own shape tells.
+# Upper bounds for dimensions that only the tensors' shapes tell.
 _MOST = {"a.conv1d.0.weight": MAX_CHANNELS, "a.conv1d.1.weight": MAX_CHANNELS, "a.blk.0.conv_dw.weight": MAX_TAPS}
 
 
@@ -163,5 +163,5 @@ def _columns(gguf: Gguf, name: str, axis: int) -> int:
     size = tensor.shape[axis] if axis < len(tensor.shape) else 1
     most = _MOST.get(name, MAX_WIDTH)
     if not 1 <= size <= most:
-        raise ModelError(f"{name} has the shape {list(tensor.shape)}; {axis} of it may be 1 to {most}.")
+        raise ModelError(f"{name} has shape {list(tensor.shape)}; dimension {axis} must be 1 to {most}.")
     return size

@@ -1,7 +1,7 @@
 """The shape of a Gemma 4 text model, read from a GGUF's metadata and its table of tensors.
 
-No weight is read here, and nothing is believed: every number is checked for type and range, every tensor for presence,
-shape and type, before anybody computes with it. Whatever is wrong is a `ModelError` that names the key or the tensor.
+No weights are read, and nothing is trusted: every number is checked for type and range, every tensor for presence,
+shape and type, before it is used. Any problem raises a `ModelError` that names the key or tensor.
 """
 
 import math
@@ -23,7 +23,7 @@ OTHER_PARTS = {
 MATRIX_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 VECTOR_TYPES = ("F32", "F16", "BF16")
 
-# Far above any real model, and low enough that no product of two of them gets out of hand.
+# Far above any real model, and low enough that no product of two of them overflows anything.
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 MAX_HEADS = 4096
@@ -31,7 +31,7 @@ MAX_HEAD_DIM = 1 << 14
 MAX_CONTEXT = 1 << 26
 MAX_EXPERTS = 1 << 14
 
-# The share of a full layer's pairs that rotate, where neither rope_freqs nor a key says so.
+# The share of a full layer's pairs that rotate, if neither rope_freqs nor a key says so.
 PARTIAL_ROTARY = 0.25
 
 
@@ -43,20 +43,20 @@ class LayerConfig:
     sliding: bool
     window: int | None  # a sliding layer sees key p from position t while t − p < window
     heads: int
-    kv_heads: int  # of the donor, where there is one
+    kv_heads: int  # the donor's, if there is one
     head_dim: int
     donor: int | None  # the earlier layer whose K and V this one attends to; None: it has its own
-    has_v: bool  # False in a layer with own K: its V is made of the raw K projection
+    has_v: bool  # False with a K of its own: V is computed from the raw K projection
     rope_base: float
     rotary_pairs: int
     rope_factors: bool  # the angles of pair j are divided by rope_freqs[j]
     ffn_width: int
-    fused_experts: bool  # gate and up of an expert lie in one tensor
+    fused_experts: bool  # an expert's gate and up share one tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole text model. A dimension of 0 means that the model has no such part."""
+    """The whole text model. A dimension of 0 means the model lacks that part."""
 
     width: int
     layers: tuple[LayerConfig, ...]
@@ -65,14 +65,14 @@ class Config:
     eps: float
     softcap: float | None  # logits = softcap · tanh(logits / softcap)
     window: int | None  # None: no layer slides
-    ple_dim: int  # of the per-layer embeddings, per layer
+    ple_dim: int  # per-layer embedding width, per layer
     expert_count: int
     experts_used: int
     expert_width: int
-    tied: bool  # the embedding table is the output matrix too
+    tied: bool  # the embedding table is also the output matrix
     suppress_tokens: tuple[int, ...]  # ids that are never sampled
-    image_attention: Literal["causal", "both"]  # both: in sliding layers the tokens of an image see each other
-    image_windowed: bool  # they do so within the window only
+    image_attention: Literal["causal", "both"]  # both: an image's tokens see each other in sliding layers
+    image_windowed: bool  # but only within the window
 
     @classmethod
     def from_gguf(cls, gguf: Gguf) -> "Config":
@@ -86,7 +86,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a tensor must be. A matrix may be quantised; a vector, scale or router is F32, F16 or BF16."""
+    """Requirements for a tensor. A matrix may be quantised; a vector, scale or router is F32, F16 or BF16."""
 
     shape: tuple[int, ...]  # in ggml's order: the contiguous (input) dimension comes first
     matrix: bool = False
@@ -95,7 +95,7 @@ class Wanted:
 
 
 def text_tensors(config: Config) -> dict[str, Wanted]:
-    """Every tensor the text model computes with, by its usual name: not the K and V of layers that have a donor."""
+    """Every tensor the text model uses, by its usual name; excludes K and V of layers with a donor."""
     d, vocab, ple_rows = config.width, config.vocab_size, config.ple_dim * len(config.layers)
     wanted = {
         "token_embd.weight": Wanted((d, vocab), matrix=True),
@@ -119,7 +119,7 @@ def text_tensors(config: Config) -> dict[str, Wanted]:
 
 
 def find_tensors(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The file's tensors by their usual names, each checked; optional ones that are absent are left out."""
+    """The file's tensors by their usual names, all checked; absent optional ones are omitted."""
     found: dict[str, Tensor] = {}
     for name, want in text_tensors(config).items():
         tensor = next((tensors[spelling] for spelling in (name, *want.spellings) if spelling in tensors), None)
@@ -133,12 +133,11 @@ def find_tensors(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Ten
 
 def _check_tensor(tensor: Tensor, want: Wanted) -> None:
     if tensor.shape != want.shape:
-        raise ModelError(f"{tensor.name} has the shape {list(tensor.shape)}; the metadata asks for {list(want.shape)}.")
+        raise ModelError(f"{tensor.name} has shape {list(tensor.shape)}, but the metadata says {list(want.shape)}.")
     types = MATRIX_TYPES if want.matrix else VECTOR_TYPES
     if tensor.type not in types:
         raise ModelError(
-            f"{tensor.name} has the type {tensor.type}, which wgemma does not compute with here; "
-            f"it takes {', '.join(types)}."
+            f"{tensor.name} has type {tensor.type}, which wgemma does not support here; it takes {', '.join(types)}."
         )
 
 
@@ -205,7 +204,7 @@ def _spelled_in_block(index: int, want: Wanted) -> Wanted:
 
 
 class _Keys:
-    """The `gemma4.*` keys. Each may be one value or one per layer; each is checked when it is read."""
+    """The `gemma4.*` keys. Each is one value or one per layer, and is checked when read."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
@@ -257,15 +256,15 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ModelError(f"{name} must be a whole number, but it is {_shown(value)}.")
     if not least <= value <= most:
-        raise ModelError(f"{name} is {_shown(value)}; {least} to {most} is possible.")
+        raise ModelError(f"{name} is {_shown(value)}; it must be {least} to {most}.")
     return value
 
 
 def _number(name: str, value: Any, least: float, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ModelError(f"{name} must be a number, but it is {_shown(value)}.")
-    if not least <= value <= most:  # also where it is NaN
-        raise ModelError(f"{name} is {_shown(value)}; {least:g} to {most:g} is possible.")
+    if not least <= value <= most:  # also true for NaN
+        raise ModelError(f"{name} is {_shown(value)}; it must be {least:g} to {most:g}.")
     return float(value)
 
 
@@ -298,8 +297,8 @@ def _read_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         expert_width=expert_width,
         tied="output.weight" not in tensors,
         suppress_tokens=suppress_tokens,
-        # No key says how images attend. Causally in the models with per-layer embeddings, both ways in the others;
-        # without regard to the window in the 12B, which alone suppresses tokens.
+        # No key says how images attend. They do so causally in models with per-layer embeddings, otherwise both ways;
+        # the 12B, the only one that suppresses tokens, ignores the window.
         image_attention="causal" if ple_dim else "both",
         image_windowed=not suppress_tokens,
     )
@@ -308,7 +307,7 @@ def _read_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 def _check_architecture(metadata: Mapping[str, Any]) -> None:
     architecture = metadata.get("general.architecture")
     if architecture is None:
-        raise ModelError("the key general.architecture is missing, so this is no model file.")
+        raise ModelError("the key general.architecture is missing, so this is not a model file.")
     if architecture != ARCHITECTURE:
         hint = OTHER_PARTS.get(architecture, "") if isinstance(architecture, str) else ""
         raise ModelError(f"the architecture is {_shown(architecture)}; wgemma runs {ARCHITECTURE} only.{hint}")
@@ -319,7 +318,7 @@ def _read_vocab_size(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
     if table is None:
         raise ModelError("the tensor token_embd.weight is missing.")
     if len(table.shape) != 2:
-        raise ModelError(f"{table.name} has the shape {list(table.shape)}; it must have two dimensions.")
+        raise ModelError(f"{table.name} has shape {list(table.shape)}; it must have two dimensions.")
     tokens = metadata.get("tokenizer.ggml.tokens")
     if tokens is not None and not _is_array(tokens):
         raise ModelError(f"tokenizer.ggml.tokens must be an array, but it is {_shown(tokens)}.")
@@ -329,7 +328,7 @@ def _read_vocab_size(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 
 def _read_experts(keys: _Keys) -> tuple[int, int, int]:
-    """How many experts a layer has, how many of them a token visits, and how wide each is."""
+    """Experts per layer, experts per token, and the width of each."""
     count = keys.whole("expert_count", MAX_EXPERTS, least=0) if "expert_count" in keys else 0
     if count == 0:
         return 0, 0, 0
@@ -337,13 +336,13 @@ def _read_experts(keys: _Keys) -> tuple[int, int, int]:
 
 
 def _check_parts(tensors: Mapping[str, Tensor], ple_dim: int, expert_count: int) -> None:
-    """Refuses a part the metadata is silent about: left out of the computation, it would make the output wrong."""
+    """Refuses parts the metadata does not mention: ignoring them would make the output wrong."""
     if not ple_dim and "per_layer_token_embd.weight" in tensors:
         raise ModelError(
-            f"per_layer_token_embd.weight is there, but {_full('embedding_length_per_layer_input')} says there is none."
+            f"per_layer_token_embd.weight exists, but {_full('embedding_length_per_layer_input')} says there is none."
         )
     if not expert_count and (router := _in_block(0, "ffn_gate_inp.weight")) in tensors:
-        raise ModelError(f"{router} is there, but {_full('expert_count')} says there are no experts.")
+        raise ModelError(f"{router} exists, but {_full('expert_count')} says there are no experts.")
 
 
 def _read_suppressed(metadata: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
@@ -390,7 +389,7 @@ def _read_layers(keys: _Keys, tensors: Mapping[str, Tensor]) -> tuple[LayerConfi
 
 
 def _read_pattern(keys: _Keys) -> tuple[bool, ...]:
-    """True where a layer slides. A single number is a period: the last layer of each period sees everything."""
+    """True for sliding layers. A single number is a period: the last layer of each period is full."""
     key, count = "attention.sliding_window_pattern", keys.layer_count
     value = keys.value(key)
     if not _is_array(value):
@@ -399,7 +398,7 @@ def _read_pattern(keys: _Keys) -> tuple[bool, ...]:
     if len(value) != count:
         raise ModelError(f"{_full(key)} has {len(value)} entries for {count} layers.")
     if any(not isinstance(entry, int) or entry not in (0, 1) for entry in value):
-        raise ModelError(f"{_full(key)} must hold true and false only, but it is {_shown(value)}.")
+        raise ModelError(f"{_full(key)} must contain only true and false, but it is {_shown(value)}.")
     return tuple(bool(entry) for entry in value)
 
 
@@ -409,7 +408,7 @@ def _read_head_dims(keys: _Keys, pattern: Sequence[bool]) -> tuple[int, ...]:
     dims = _by_kind(keys, pattern, "attention.key_length", whole)
     for key in ("attention.value_length", "rope.dimension_count"):
         if (other := _by_kind(keys, pattern, key, dims)) != dims:
-            raise ModelError(f"{_full(key)} gives {_shown(other)} by layer where the heads are {_shown(dims)} wide.")
+            raise ModelError(f"{_full(key)} is {_shown(other)} by layer, but the heads are {_shown(dims)} wide.")
     for sliding in (True, False):
         if len({dim for dim, slides in zip(dims, pattern, strict=True) if slides == sliding}) > 1:
             raise ModelError(f"layers of one kind have heads of different sizes: {_shown(dims)}.")
@@ -441,7 +440,7 @@ def _read_partial_rotary(keys: _Keys) -> float:
 def _read_kv_heads(
     keys: _Keys, pattern: Sequence[bool], heads: Sequence[int], donors: Sequence[int | None]
 ) -> tuple[int, ...]:
-    """Older files give one number for all layers and another for the full ones instead of a number per layer."""
+    """Older files have one number for all layers and another for the full ones, instead of one per layer."""
     key, legacy = "attention.head_count_kv", "attention.global_head_count_kv"
     sliding = keys.wholes(key, MAX_HEADS)
     full = sliding if legacy not in keys or _is_array(keys.value(key)) else keys.wholes(legacy, MAX_HEADS)
@@ -454,7 +453,7 @@ def _read_kv_heads(
 
 
 def _read_donors(keys: _Keys, pattern: Sequence[bool]) -> tuple[int | None, ...]:
-    """The last layers have no K and V: each takes those of the last layer of its kind that has."""
+    """The last layers have no K and V; each uses those of the last layer of its kind that has."""
     key, count = "attention.shared_kv_layers", len(pattern)
     own = count - (keys.whole(key, count, least=0) if key in keys else 0)
     donors: list[int | None] = [None] * own
@@ -462,11 +461,11 @@ def _read_donors(keys: _Keys, pattern: Sequence[bool]) -> tuple[int | None, ...]
         donor = max((i for i in range(own) if pattern[i] == pattern[index]), default=None)
         if donor is None:
             kind = "sliding" if pattern[index] else "full"
-            raise ModelError(f"layer {index} shares K and V, but none of the first {own} layers is a {kind} one.")
+            raise ModelError(f"layer {index} shares K and V, but none of the first {own} layers is {kind}.")
         donors.append(donor)
     return tuple(donors)
 
 
 def _full_layers_have_v(pattern: Sequence[bool], tensors: Mapping[str, Tensor]) -> bool:
-    """True if any full layer has a V, even an unused one; then a V that another lacks is a missing tensor."""
+    """True if any full layer has a V, even an unused one; then every V another layer lacks is a missing tensor."""
     return any(not slides and _in_block(i, "attn_v.weight") in tensors for i, slides in enumerate(pattern))

@@ -1,4 +1,4 @@
-"""The sound tower of E2B and E4B, recorded: two convolutions that take four frames to a token, then conformer blocks.
+"""Records the audio tower of E2B and E4B: two convolutions (four frames to a token), then conformer blocks.
 
     h = W · relu(norm(conv(relu(norm(conv(mel))))))
     per block:   h += ½ norm(W · silu(W · norm(h)))
@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wgemma.files.gguf import Tensor
-from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.device import Binding, Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.audio_config import ConformerConfig
 from wgemma.model.forms import THREADS, pairs
@@ -25,8 +26,8 @@ from wgemma.model.mel import BANDS
 from wgemma.model.tower import EPS, Linear, linear, load_linear
 from wgemma.model.weights import Uploader
 
-KEYS = 12  # a token attends to itself and those before it, so many in all
-CAP = 50.0  # of its scores
+KEYS = 12  # a token attends to this many: itself and those before it
+CAP = 50.0  # softcap of the scores
 QUERY_SCALE = 1 / math.log(2)  # times head_dim^−½
 KEY_SCALE = math.log(1 + math.e) / math.log(2)
 LONGEST_WAVE = 10_000.0  # of the relative positions, over 2π
@@ -41,17 +42,17 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedForward:
+class ConformerFeedForward:
     up: Linear
     down: Linear
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Norms in pairs lie as kernels/residual.wgsl reads them: what ends a step, what begins the next."""
+    """Norms are paired as kernels/residual.wgsl reads them: the one after a step, the one before the next."""
 
     start: Buffer  # [d]
-    first: FeedForward
+    first: ConformerFeedForward
     attention_norms: Buffer  # [2, d]
     q: Linear
     k: Linear
@@ -65,7 +66,7 @@ class Block:
     light_norm: Buffer  # [d]
     mix: Linear
     second_norm: Buffer  # [d]
-    second: FeedForward
+    second: ConformerFeedForward
     end_norms: Buffer  # [2, d]
 
 
@@ -79,7 +80,7 @@ class Conformer:
 
 
 def halved(count: int) -> int:
-    """What a convolution of stride 2 leaves of `count`."""
+    """The output size of a stride-2 convolution."""
     return (count - 1) // 2 + 1
 
 
@@ -93,7 +94,7 @@ async def load_conformer(uploader: Uploader, tensors: Mapping[str, Tensor], conf
     subsampled = await load_linear(uploader, tensors, config.names.subsampled)
     distances = uploader.upload(_distances(config.width).tobytes(), "distances")
     blocks = tuple([await loader.block(f"a.blk.{index}.", distances) for index in range(config.blocks)])
-    loader.discard(distances)
+    uploader.ledger.drop(distances)
     return Conformer(
         config, convolutions, subsampled, blocks, await load_linear(uploader, tensors, config.names.output)
     )
@@ -105,12 +106,8 @@ class _Loader:
         self.tensors = tensors
         self.config = config
 
-    def discard(self, buffer: Buffer) -> None:
-        self.uploader.buffers.remove(buffer)
-        self.uploader.device.free(buffer)
-
     async def convolution(self, index: int, channels_in: int, channels: int) -> Convolution:
-        """The file has [channels, channels in, time, frequency]; the kernel wants the channels last."""
+        """The file has [channels, channels in, time, frequency]; the kernel takes the channels last."""
         name = f"a.conv1d.{index}"
         values = await self._vector(f"{name}.weight")
         turned = array("f")
@@ -142,21 +139,23 @@ class _Loader:
             end_norms=await self._norms(block, "ffn_post_norm_1", names.block_end, half=True),
         )
 
-    async def _feed_forward(self, block: str, which: str) -> FeedForward:
-        return FeedForward(await self._linear(block, f"ffn_up{which}"), await self._linear(block, f"ffn_down{which}"))
+    async def _feed_forward(self, block: str, which: str) -> ConformerFeedForward:
+        return ConformerFeedForward(
+            await self._linear(block, f"ffn_up{which}"), await self._linear(block, f"ffn_down{which}")
+        )
 
     async def _linear(self, block: str, name: str) -> Linear:
         return await load_linear(self.uploader, self.tensors, block + name)
 
     async def _norms(self, block: str, *names: str, half: bool = False) -> Buffer:
-        """Norms one behind the other; `half` of the first is what the feed-forward steps add."""
+        """Concatenated norms; `half` halves the first, since feed-forward steps add half their output."""
         vectors = [await self._vector(f"{block}{name}.weight") for name in names]
         if half:
             vectors[0] = array("f", (0.5 * value for value in vectors[0]))
         return self._upload(block + names[0], *vectors)
 
     async def _scales(self, block: str) -> Buffer:
-        """What queries and keys are multiplied with; the file's numbers went through softplus already."""
+        """Factors for queries and keys; the file's numbers are already after softplus."""
         size = self.config.head_dim
         factor, name = QUERY_SCALE * size**-0.5, f"{block}per_dim_k_scale.weight"
         queries = array("f", (factor * value for value in await self._vector(f"{block}per_dim_scale.weight")))
@@ -164,7 +163,7 @@ class _Loader:
         return self._upload(f"{block}scales", queries, array("f", (KEY_SCALE * value for value in keys)))
 
     async def _relative(self, block: str, distances: Buffer) -> Buffer:
-        """W · s(δ) of every distance there is: the matrix itself is not needed any more."""
+        """W · s(δ) for every distance; the matrix itself is not needed afterwards."""
         device = self.uploader.device
         matrix = await self._linear(block, self.config.names.relative)
         relative = self._upload(f"{block}relative", array("f", bytes(4 * KEYS * self.config.width)))
@@ -173,7 +172,7 @@ class _Loader:
         tape.program().replay()
         tape.free()
         for part in matrix.matrix.parts:
-            self.discard(part.buffer)
+            self.uploader.ledger.drop(part.buffer)
         return relative
 
     async def _vector(self, name: str) -> "array[float]":
@@ -197,36 +196,19 @@ def _distances(width: int) -> "array[float]":
 # -- recording
 
 
-class Scratch:
-    """Buffers for one sound; all go when it is done."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.buffers: list[Buffer] = []
-
-    def __call__(self, words: int, label: str) -> Buffer:
-        self.buffers.append(self.device.buffer(4 * words, label))
-        return self.buffers[-1]
-
-    def free(self) -> None:
-        for buffer in self.buffers:
-            self.device.free(buffer)
-        self.buffers.clear()
-
-
 def record_rms(tape: Tape, rows: int, columns: int, h: Binding, norm: Binding, x: Binding) -> None:
     """x = norm ⊙ rms(h)."""
     params = {"quads": columns // 4, "eps": EPS}
     tape.run("rms", [rows], {"h": h, "norm": norm, "x": x}, params, {"THREADS": THREADS})
 
 
-def record_conformer(tape: Tape, conformer: Conformer, scratch: Scratch, frames: int, mel: Buffer, y: Buffer) -> None:
+def record_conformer(tape: Tape, conformer: Conformer, scratch: Ledger, frames: int, mel: Buffer, y: Buffer) -> None:
     """From the mel spectrum [frames, BANDS] to y [tokens, inner]."""
     config = conformer.config
     tokens = halved(halved(frames))
     x, rows, columns = mel, frames, BANDS
     for convolution in conformer.convolutions:
-        out = scratch(halved(rows) * halved(columns) * convolution.channels, "convolution")
+        out = scratch.buffer(4 * halved(rows) * halved(columns) * convolution.channels, "convolution")
         _convolve(tape, convolution, rows, columns, x, out)
         x, rows, columns = out, halved(rows), halved(columns)
     stream = _Stream(scratch, tokens, config)
@@ -237,7 +219,7 @@ def record_conformer(tape: Tape, conformer: Conformer, scratch: Scratch, frames:
 
 
 def places(channels: int) -> int:
-    """How many results one workgroup of kernels/subsample.wgsl makes."""
+    """Results per workgroup of kernels/subsample.wgsl."""
     return next(count for count in (32, 16, 8, 4) if count * channels <= 1024)
 
 
@@ -251,13 +233,13 @@ def _convolve(tape: Tape, convolution: Convolution, rows: int, columns: int, x: 
 
 
 class _Stream:
-    """The residual stream h while blocks are being recorded, and the buffers they share."""
+    """The residual stream h during recording, and the buffers the blocks share."""
 
-    def __init__(self, scratch: Scratch, tokens: int, config: ConformerConfig) -> None:
+    def __init__(self, scratch: Ledger, tokens: int, config: ConformerConfig) -> None:
         d = config.width
         self.tokens, self.config = tokens, config
-        self.h, self.spare, self.x, self.o = (scratch(tokens * d, name) for name in ("h", "h2", "x", "o"))
-        self.wide = scratch(tokens * max(config.ffn_width, 3 * d), "wide")
+        self.h, self.spare, self.x, self.o = (scratch.buffer(4 * tokens * d, name) for name in ("h", "h2", "x", "o"))
+        self.wide = scratch.buffer(4 * tokens * max(config.ffn_width, 3 * d), "wide")
 
     def record(self, tape: Tape, block: Block) -> None:
         rows, config = self.tokens, self.config
@@ -282,9 +264,9 @@ class _Stream:
         self.h, self.spare = self.spare, self.h
         self._feed_forward(tape, block.second)
         self._add(tape, block.end_norms)
-        self.h, self.x = self.x, self.h  # the block's last norm makes a new stream
+        self.h, self.x = self.x, self.h  # the block's last norm starts a new stream
 
-    def _feed_forward(self, tape: Tape, step: FeedForward) -> None:
+    def _feed_forward(self, tape: Tape, step: ConformerFeedForward) -> None:
         """From x to o."""
         count = self.tokens * self.config.ffn_width
         linear(tape, step.up, self.tokens, self.x, self.wide)

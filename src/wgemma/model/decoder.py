@@ -1,217 +1,61 @@
-"""The forward pass, recorded: one function per layer, the same for one row and for hundreds.
+"""Records the forward pass, layer by layer; the same code for one row and for hundreds."""
 
-`Stream` is the residual stream while it is being recorded: the last block's output is not added yet, because the next
-matmul does that on its way in (see model/matmul.py).
-"""
+from dataclasses import replace
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Binding, Buffer, Device, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model import experts
 from wgemma.model.adapters import Low, Lows, Table
-from wgemma.model.attention import SPLITS, look, put_together, store
-from wgemma.model.attention_tile import partial_room
-from wgemma.model.cache import PAGE, Places
+from wgemma.model.attention import look, put_together, store
+from wgemma.model.cache import PAGE
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result, rounds_many
+from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result
+from wgemma.model.passes import Activations, Pass, Stream
 from wgemma.model.planes import PLANES
-from wgemma.model.text import Experts, Layer, TextWeights
-from wgemma.model.weights import Matrix, Part, RowOrder, repack
-
-# A row of an image or a sound has no token but a number from here on (kernels/embed.wgsl). Whoever replays a pass has
-# put its hidden state into `h` before, unscaled; where a token is needed all the same, PAD stands in.
-SOFT = 1 << 30
-PAD = 0
+from wgemma.model.text import Experts, TextLayer, TextWeights
+from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass on its way onto a tape: how many rows, where they are told, and a cache of at most `depth`."""
-
-    tape: Tape
-    rows: int
-    row_buffer: Buffer
-    cache: Places
-    depth: int
-    lows: Lows | None = None  # the adapters at work
-
-    def low(self, layer: Layer, group: str) -> Low | None:
-        return self.lows.of(layer.config.index, group) if self.lows else None
-
-
-@dataclass(slots=True)
-class Stream:
-    """h is the residual stream without `pending`, the output of the last block; `scale` multiplies their sum."""
-
-    h: Buffer
-    spare: Buffer
-    pending: Buffer
-    scale: float = 1.0
-
-    def input(self, norms: Buffer, x: Buffer, *, norm: bool = True) -> Residual:
-        """The sum, as the next matmul makes it; `x` is where many rows have theirs."""
-        return Residual(self.h, self.pending, norms, self.spare, x, self.scale, norm)
-
-    def advance(self) -> None:
-        """The sum now lies in what was the spare buffer."""
-        self.h, self.spare, self.scale = self.spare, self.h, 1.0
-
-
-# What is not needed at the same time shares its room.
-SHARED = {
-    "x": ("attention x", "ffn x", "head x"),
-    "o": ("attention o", "ffn o", "per-layer o"),
-    "act": ("gate",),
-    "z": ("z qkv", "z o", "z gate_up", "z down", "z ple_gate", "z ple_projection", "z head", "z experts"),
-}
-
-
-class Scratch:
-    """The activations of up to `rows` rows; what is only needed between two kernels, of `step` rows at a time. `z` has
-    as many columns as the adapters want; `rounds` makes room for inputs in bytes."""
-
-    def __init__(
-        self, device: Device, weights: TextWeights, rows: int, step: int, *, z: int = 0, rounds: bool = False
-    ) -> None:
-        config = weights.config
-        d = config.width
-        layers = config.layers
-        heads = max(layer.heads * layer.head_dim for layer in layers)
-        wide = max(2 * layer.ffn_width for layer in layers)
-        states = max(layer.heads * (layer.head_dim + 2) for layer in layers)
-        sizes = {
-            "h": rows * d,
-            "h2": rows * d,
-            "o": rows * d,
-            "zeros": rows * d,
-            "x": 3 * (rows + 1) * d if config.expert_count else rows * d,
-            "qkv": rows * max(layer.attention.width for layer in weights.layers),
-            "attended": rows * heads,
-            "partial": max(SPLITS * states, *(partial_room(device, layer, rows) for layer in layers)),
-            "wide": min(rows, step) * wide,
-            "act": rows * max(wide // 2, config.ple_dim),
-        }
-        if config.ple_dim:
-            columns = config.ple_dim * len(layers)
-            sizes |= {"table": rows * columns, "projected": rows * columns, "ple": rows * columns}
-            sizes |= {"gated": rows * config.ple_dim}
-        if config.expert_count:
-            sizes |= experts.room(config, rows)
-        if z:
-            sizes["z"] = rows * z
-        if rounds:
-            sizes["rounded"] = rows * max(d, wide // 2, config.experts_used * config.expert_width) * 12 // 32
-        self.rows = rows
-        self.step = step
-        self.z = z
-        self.buffers: dict[str, Buffer] = {}
-        try:
-            for name, size in sizes.items():
-                self.buffers[name] = device.buffer(4 * size, name)
-        except OutOfMemory:
-            self.free(device)
-            raise
-        self.nbytes = 4 * sum(sizes.values())
-        self._homes = {name: home for home, names in SHARED.items() for name in (home, *names)}
-
-    def __getitem__(self, name: str) -> Buffer:
-        return self.buffers[self._homes.get(name, name)]
-
-    @property
-    def rounded(self) -> Buffer | None:
-        """Room for a product's input in bytes, if there is any."""
-        return self.buffers.get("rounded")
-
-    @property
-    def parts(self) -> Buffer | None:
-        """Room for a product's sums in parts, if there is any: where gate and up go, which are not needed meanwhile."""
-        rooms = [self.buffers[name] for name in ("wide", "expert_wide") if name in self.buffers]
-        return max(rooms, key=lambda room: room.size)
-
-    async def widen(self, device: Device, z: int) -> None:
-        """At least so many columns of z."""
-        if z <= self.z:
-            return
-        wider = device.buffer(4 * self.rows * z, "z")
-        try:
-            await device.confirm()
-        except BaseException:
-            device.free(wider)
-            raise
-        if "z" in self.buffers:
-            device.free(self.buffers["z"])
-        self.nbytes += 4 * self.rows * (z - self.z)
-        self.buffers["z"], self.z = wider, z
-
-    def free(self, device: Device) -> None:
-        for buffer in self.buffers.values():
-            device.free(buffer)
-        self.buffers.clear()
+def matmuls_for(device: Device, eps: float, precision: Precision) -> Matmuls:
+    """The fastest products for this device."""
+    return (DirectMatmuls if device.compact else Matmuls)(device, eps, precision)
 
 
 class Decoder:
-    """Records the text model's forward pass onto tapes."""
+    """Records the text model's forward pass onto tapes, with its activations in `scratch`."""
 
-    keeps = False  # what the experts' activations begin with, too: training needs it again
+    keeps = False  # keep the inputs of the experts' activations, which training needs
 
-    def __init__(self, device: Device, weights: TextWeights, rows: int, precision: Precision = "exact") -> None:
-        self.device = device
+    def __init__(self, ledger: Ledger, weights: TextWeights, matmuls: Matmuls, scratch: Activations) -> None:
+        self.ledger = ledger
+        self.device = ledger.device
         self.weights = weights
-        self.precision = precision
         self.config = weights.config
-        self._take(self._scratch(rows, rows))
-        self.raw_table: Part | None = None  # planes of the rows the host fetched, where the table is not on the GPU
-        self.raw_rows: Buffer | None = None
-        inputs = weights.inputs
-        if inputs is not None and inputs.table is None:
-            self._make_room_for_fetched_rows(rows, device.buffer)
-
-    def _scratch(self, rows: int, step: int, z: int = 0) -> Scratch:
-        rounds = self.precision == "fast" and rounds_many(self.device)
-        return Scratch(self.device, self.weights, rows, step, z=z, rounds=rounds)
-
-    def _take(self, scratch: Scratch) -> None:
+        self.matmuls = matmuls
         self.scratch = scratch
-        kind = DirectMatmuls if self.device.compact else Matmuls
-        self.matmuls = kind(self.device, self.config.eps, self.precision)
+        self.raw_table: MatrixPart | None = None  # planes of rows fetched by the host, if it holds the table
+        self.raw_rows: Buffer | None = None
+        if weights.inputs is not None and weights.inputs.table is None:
+            self._make_room_for_fetched_rows(ledger, scratch.rows)
 
-    async def make_room(self, rows: int) -> None:
-        """Scratch for passes of so many rows. Recordings made before are useless afterwards: `scratch.rows` tells."""
-        before = self.scratch
-        if rows <= before.rows:
-            return
-        before.free(self.device)
-        try:
-            self._take(self._scratch(rows, before.step // 2 * 2, before.z))
-            await self.device.confirm()
-        except OutOfMemory as error:
-            if self.scratch is not before:
-                self.scratch.free(self.device)
-            self._take(self._scratch(before.rows, before.step, before.z))
-            raise OutOfMemory(f"an image of up to {rows} tokens is too large here: {error} Lower its budget.") from None
-
-    async def make_room_for_adapters(self, lows: Lows) -> None:
-        """Scratch for what adapters compute. Recordings made with others before are useless afterwards."""
-        await self.scratch.widen(self.device, lows.columns)
-
-    def _make_room_for_fetched_rows(self, rows: int, make: Callable[[int, str], Buffer]) -> None:
+    def _make_room_for_fetched_rows(self, ledger: Ledger, rows: int) -> None:
         inputs = self.weights.inputs
         assert inputs is not None
         planes, columns = PLANES[inputs.tensor.type], inputs.tensor.shape[0]
         edge = -(-planes.code_bytes(rows, columns) // 256) * 256
         scale_bytes = planes.scale_bytes(rows, columns)
-        buffer = make(edge + scale_bytes, "fetched per-layer rows")
+        buffer = ledger.buffer(edge + scale_bytes, "fetched per-layer rows")
         scales = Span(buffer, edge, scale_bytes) if scale_bytes else None
-        self.raw_table = Part(0, rows, buffer, Span(buffer, 0, planes.code_bytes(rows, columns)), scales)
-        self.raw_rows = make(rows * inputs.tensor.format.row_nbytes(columns), "per-layer rows, raw")
+        self.raw_table = MatrixPart(0, rows, buffer, Span(buffer, 0, planes.code_bytes(rows, columns)), scales)
+        self.raw_rows = ledger.buffer(rows * inputs.tensor.format.row_nbytes(columns), "per-layer rows, raw")
 
-    def buffers(self) -> list[Buffer]:
-        """Everything this decoder allocated."""
-        fetched = [self.raw_table.buffer] if self.raw_table else []
-        return [*self.scratch.buffers.values(), *fetched, *([self.raw_rows] if self.raw_rows else [])]
+    def put_soft(self, rows: Buffer, first: int, at: int, count: int) -> None:
+        """Copies `count` encoded rows of an image or clip, from `first` on, to row `at` of the next pass's input."""
+        size = 4 * self.config.width
+        tape = Tape(self.device, "soft rows")
+        tape.copy(rows, first * size, self.scratch["h"], at * size, count * size)
+        tape.program().replay()
 
     # -- the whole pass
 
@@ -257,42 +101,42 @@ class Decoder:
             stream.pending = output
         stream.scale = layer.scale
 
-    def _linear(self, p: Pass, layer: Layer, group: str, matrix: Matrix, source: Input, result: Result) -> None:
-        """The product with a matrix that is a group of its own, and what adapters add to it."""
+    def _linear(self, p: Pass, layer: TextLayer, group: str, matrix: Matrix, source: Input, result: Result) -> None:
+        """The product with a matrix that forms its own group, plus its adapters."""
         result = self._adapted(p, layer, group, result)
         if result.low is not None and result.z is not None:
             source = self.matmuls.project(p.tape, result.low, p.rows, source, result.z)
         self.matmuls.linear(p.tape, matrix, p.rows, source, result)
 
-    def _adapted(self, p: Pass, layer: Layer, group: str, result: Result) -> Result:
-        """A result to which adapters add theirs, where there are any."""
+    def _adapted(self, p: Pass, layer: TextLayer, group: str, result: Result) -> Result:
+        """The result with this group's adapters attached, if any."""
         low = p.low(layer, group)
         return result if low is None else replace(result, low=low, z=self._z(p, low, group))
 
     def _meets(self, p: Pass) -> bool:
-        """Whether a pass begins by clearing the meetings of its adapters, if they have any, and so can use them."""
+        """Whether this pass clears its adapters' meetings first, and so can use them."""
         return p.rows <= self.matmuls.few
 
     def _z(self, p: Pass, low: Low, group: str) -> Binding:
-        """Where z goes."""
+        """The buffer for z."""
         return low.meeting if low.meeting and self._meets(p) else self.scratch[f"z {group}"]
 
     def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
-        """The logits of the row that the GPU names in `picked`, soft-capped."""
+        """Soft-capped logits of the row the GPU wrote to `picked`."""
         source = stream.input(self.weights.output_norms, self.scratch["head x"])
         self.matmuls.picked(p.tape, self.weights.head, source, picked, 1, self._logits(logits, p.lows))
 
     def head_of_all(self, p: Pass, stream: Stream, logits: Buffer) -> None:
-        """Logits [rows, vocab] of every row, soft-capped."""
+        """Soft-capped logits [rows, vocab] of every row."""
         source = stream.input(self.weights.output_norms, self.scratch["head x"])
         self._head(p.tape, p.rows, source, self._logits(logits, p.lows))
 
     def settle(self, p: Pass, stream: Stream) -> None:
-        """Ends a pass of many rows before the logits: `head_of_some` goes on from there, some rows at a time."""
+        """Ends a pass of many rows before the logits; `head_of_some` continues, some rows at a time."""
         self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms, self.scratch["head x"]))
 
     def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer, lows: Lows | None = None) -> None:
-        """Logits [rows, vocab] of the rows from `first` on of a pass that was settled."""
+        """Logits [rows, vocab] of a settled pass, from row `first` on."""
         source = _rows_of(self.scratch["head x"], first, rows, self.config.width)
         self._head(tape, rows, source, self._logits(logits, lows))
 
@@ -306,12 +150,12 @@ class Decoder:
         z = self.scratch["z head"] if low else None
         return Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0, low=low, z=z)
 
-    # -- what goes in
+    # -- inputs
 
     def embed(
         self, tape: Tape, rows: int, row_buffer: Buffer, matrix: Matrix, y: Buffer, scale: float, *, pads: bool = False
     ) -> None:
-        """y = scale · the matrix's rows of the rows' tokens; of soft rows PAD's with `pads`, else y is left alone."""
+        """y = scale · the tokens' rows of the matrix. Soft rows get PAD's row with `pads`, otherwise y is unchanged."""
         for part in matrix.parts:
             bindings = {**part.bindings(), "rows": row_buffer, "y": y}
             params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": scale}
@@ -319,7 +163,7 @@ class Decoder:
             tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
 
     def _embed_low(self, p: Pass, table: Table, y: Buffer) -> None:
-        """What adapters add to the tokens' embedding."""
+        """Adds the adapters' part of the embedding."""
         width = self.config.width
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "table": table.rows, "b": table.b, "scales": table.scales}
         params = {"columns": width, "rank": table.rank, "scale": width**0.5}
@@ -355,7 +199,7 @@ class Decoder:
 
     # -- attention
 
-    def _attend(self, p: Pass, layer: Layer, stream: Stream) -> None:
+    def _attend(self, p: Pass, layer: TextLayer, stream: Stream) -> None:
         attention, config, scratch = layer.attention, layer.config, self.scratch
         source: Input = stream.input(layer.attention_norms, scratch["attention x"])
         result = Result(scratch["qkv"], attention.width, fine=True, parts=scratch.parts)
@@ -367,7 +211,7 @@ class Decoder:
         owner = config.index if config.donor is None else config.donor
         segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]
         if config.donor is None:
-            # A depth is at most twice what is needed, so the rows cannot lie in segments that end long before it.
+            # The depth is at most twice what is needed, so the rows cannot be in segments that end long before it.
             nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
             near = [segment for segment in segments if segment.first + segment.count > nearest]
             store(p, self.weights, scratch, layer, near)
@@ -375,8 +219,8 @@ class Decoder:
         self._put_out(p, layer, pieces)
         stream.pending = scratch["attention o"]
 
-    def _put_out(self, p: Pass, layer: Layer, pieces: int) -> None:
-        """The output projection of what was found, which may lie in several pieces."""
+    def _put_out(self, p: Pass, layer: TextLayer, pieces: int) -> None:
+        """The output projection of the attention result, which may still be in several pieces."""
         config, matrix = layer.config, layer.attention.output
         result = Result(self.scratch["attention o"], fine=True, parts=self.scratch.parts)
         if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
@@ -389,7 +233,7 @@ class Decoder:
 
     # -- feed-forward
 
-    def _feed_forward(self, p: Pass, layer: Layer, stream: Stream) -> None:
+    def _feed_forward(self, p: Pass, layer: TextLayer, stream: Stream) -> None:
         scratch = self.scratch
         self._geglu(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), scratch["act"])
         stream.advance()
@@ -397,7 +241,7 @@ class Decoder:
         self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
         stream.pending = scratch["ffn o"]
 
-    def _geglu(self, p: Pass, layer: Layer, source: Input, y: Buffer) -> None:
+    def _geglu(self, p: Pass, layer: TextLayer, source: Input, y: Buffer) -> None:
         step, tape = self.scratch.step, p.tape
         if p.rows <= step:
             self._geglu_step(p, layer, p.rows, source, y)
@@ -408,7 +252,7 @@ class Decoder:
             some = _rows_of(x, first, rows, self.config.width)
             self._geglu_step(p, layer, rows, some, _rows_of(y, first, rows, layer.config.ffn_width))
 
-    def _geglu_step(self, p: Pass, layer: Layer, rows: int, source: Input, y: Binding) -> None:
+    def _geglu_step(self, p: Pass, layer: TextLayer, rows: int, source: Input, y: Binding) -> None:
         tape, gate_up, wide = p.tape, layer.ffn.gate_up, self.scratch["wide"]
         low, z = p.low(layer, "gate_up"), None
         if low is not None:
@@ -418,13 +262,13 @@ class Decoder:
             result = Result(y, then="GEGLU", bare=wide, low=low, z=z, rounded=self.scratch.rounded)
             self.matmuls.linear(tape, gate_up[0], rows, source, result)
             return
-        # Two types: gate to `wide`, up behind it, then their product.
+        # Two types: gate and up side by side in `wide`, then their product.
         width = gate_up[0].rows
         result = Result(wide, 2 * width, low=low, z=z, rounded=self.scratch.rounded)
         self.matmuls.side_by_side(tape, gate_up, rows, source, result)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, {"n": width}, {"APART": True})
 
-    def _feed_experts(self, p: Pass, layer: Layer, asked: Experts, stream: Stream) -> None:
+    def _feed_experts(self, p: Pass, layer: TextLayer, asked: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config
         dense, inner, router = experts.inputs(p, config, scratch, asked, stream)
         self._geglu(p, layer, dense, scratch["act"])
@@ -437,6 +281,6 @@ class Decoder:
 
 
 def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:
-    """Some rows of f32 out of many."""
+    """A span of some f32 rows."""
     whole = bound if isinstance(bound, Span) else Span(bound, 0, bound.size)
     return Span(whole.buffer, whole.offset + 4 * first * width, 4 * rows * width)

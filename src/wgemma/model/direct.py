@@ -1,7 +1,7 @@
-"""Products on a browser's software adapter, recorded: one plain kernel for few rows and many, experts and the head.
+"""Records products on a browser's software adapter: one plain kernel for any number of rows, experts and the head.
 
-Workgroup memory is no faster there than any other, every word of it takes time to compile, and barriers cost more than
-what they save; so x is always settled first and direct.wgsl does the rest.
+There, workgroup memory is no faster than other memory and slow to compile, and barriers cost more than they save; so x
+is always settled first and direct.wgsl does the rest.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from wgemma.model.weights import Matrix
 
 
 class DirectMatmuls(Matmuls):
-    """The same products in the plainest way."""
+    """The same products, as simply as possible."""
 
     few = 0
-    busy = 0  # always: there are no sums in parts
+    busy = 0  # never split sums
     threads = 64
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:

@@ -1,25 +1,21 @@
-"""A block with experts, recorded: how its rows go in, which experts they go to, what these make of them, and how that
-joins the dense block's output.
+"""Records a mixture-of-experts block: its inputs, the routing, the experts, and the sum with the dense block's output.
 
-A few rows ask their experts one by one; where many share an expert they go together (Matmuls.group).
+A few rows use their experts one by one; many rows are grouped by expert (Matmuls.group).
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.model.adapters import Low
 from wgemma.model.config import Config
 from wgemma.model.forms import THREADS
 from wgemma.model.matmul import Choices, Groups, Matmuls
-from wgemma.model.text import Experts, Layer
-
-if TYPE_CHECKING:
-    from wgemma.model.decoder import Pass, Scratch, Stream
+from wgemma.model.passes import Activations, Pass, Stream
+from wgemma.model.text import Experts, TextLayer
 
 
-def room(config: Config, rows: int) -> dict[str, int]:
-    """Words of scratch for so many rows, by role."""
+def scratch_words(config: Config, rows: int) -> dict[str, int]:
+    """Words of scratch for this many rows, by role."""
     slots = config.experts_used
     return {
         "dense": rows * config.width,
@@ -35,12 +31,12 @@ def room(config: Config, rows: int) -> dict[str, int]:
 
 
 def norm_constants(width: int) -> dict[str, int]:
-    """Of experts_norm.wgsl and experts_join.wgsl: a thread keeps so many vectors of a row."""
+    """For experts_norm.wgsl and experts_join.wgsl: QUADS is the vectors of a row per thread."""
     return {"THREADS": THREADS, "QUADS": -(-width // (4 * THREADS))}
 
 
-def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stream: "Stream") -> tuple[Span, ...]:
-    """The residual stream as the dense block, the experts and the router see it."""
+def inputs(p: Pass, config: Config, scratch: Activations, experts: Experts, stream: Stream) -> tuple[Span, ...]:
+    """The residual stream normed for the dense block, the experts and the router."""
     blocks, padded = config.width // 32, p.rows + p.rows % 2
     bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
     bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
@@ -51,8 +47,8 @@ def inputs(p: "Pass", config: Config, scratch: "Scratch", experts: Experts, stre
     return tuple(Span(scratch["ffn x"], i * section, section) for i in range(3))
 
 
-def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", experts: Experts, source: Binding) -> None:
-    """Which experts every row goes to, and how much each counts: to `chosen` and `weights`."""
+def route(p: Pass, matmuls: Matmuls, config: Config, scratch: Activations, experts: Experts, source: Binding) -> None:
+    """Each row's experts and their weights, written to `chosen` and `weights`."""
     matmuls.thin(p.tape, experts.router, p.rows, source, scratch["scores"], scratch.parts)
     bindings: dict[str, Binding] = {"scores": scratch["scores"], "expert_scale": experts.scale}
     bindings |= {"chosen": scratch["chosen"], "weights": scratch["weights"]}
@@ -60,17 +56,17 @@ def route(p: "Pass", matmuls: Matmuls, config: Config, scratch: "Scratch", exper
 
 
 def ask(
-    p: "Pass",
+    p: Pass,
     matmuls: Matmuls,
     config: Config,
-    scratch: "Scratch",
-    layer: Layer,
+    scratch: Activations,
+    layer: TextLayer,
     experts: Experts,
     source: Binding,
     *,
     keeps: bool,
 ) -> None:
-    """Each row's chosen experts, weighted: to `routed`. `keeps` what their activations begin with, too."""
+    """Runs each row's experts; the weighted outputs go to `routed`. `keeps` the inputs of their activations, too."""
     act, wide = scratch["expert_act"], scratch["expert_wide"]
     width, slots = config.expert_width, config.experts_used
     products = [-(-width // 256), p.rows * slots]
@@ -96,8 +92,8 @@ def ask(
     _add(p, matmuls, scratch, p.low(layer, "expert_down"), choices, act, routed, weights)
 
 
-def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> None:
-    """What the experts made, and what the dense block did, become one: in `ffn o`."""
+def join(p: Pass, config: Config, scratch: Activations, experts: Experts) -> None:
+    """Adds the experts' and the dense block's outputs, into `ffn o`."""
     bindings: dict[str, Binding] = {"dense": scratch["dense"], "routed": scratch["routed"]}
     bindings |= {"norms": experts.join, "y": scratch["ffn o"]}
     params = {"blocks": config.width // 32, "slots": config.experts_used, "eps": config.eps}
@@ -105,16 +101,16 @@ def join(p: "Pass", config: Config, scratch: "Scratch", experts: Experts) -> Non
 
 
 def _add(
-    p: "Pass",
+    p: Pass,
     matmuls: Matmuls,
-    scratch: "Scratch",
+    scratch: Activations,
     low: Low | None,
     choices: Choices,
     source: Binding,
     y: Binding,
     weights: Buffer | None = None,
 ) -> None:
-    """What adapters add to the chosen experts' results, if there are any."""
+    """Adds the adapters' part of the chosen experts' results, if any."""
     if low is None:
         return
     z = scratch["z experts"]

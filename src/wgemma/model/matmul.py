@@ -1,8 +1,8 @@
-"""Products with a matrix, recorded: y = W x, and what becomes of x before and of y after.
+"""Records matrix products y = W x, with the steps fused before and after them.
 
-A few rows go through matvec.wgsl, which makes its own input from the residual stream and finishes its own output, or
-through experts_matvec.wgsl; many go through tile.wgsl, or in bytes through tile_bytes.wgsl, with the same steps as
-kernels of their own before and after. Callers need not know which.
+A few rows use matvec.wgsl, which computes its input from the residual stream and finishes its output, or
+experts_matvec.wgsl. Many rows use tile.wgsl, or tile_bytes.wgsl for 8-bit inputs, with the same steps as separate
+kernels before and after. Callers need not know which.
 """
 
 from dataclasses import dataclass, replace
@@ -28,23 +28,23 @@ from wgemma.model.forms import (
     tile_shape,
     tile_shares,
 )
-from wgemma.model.weights import Matrix, Part
+from wgemma.model.weights import Matrix, MatrixPart
 
-MOST_JOINED = 4  # splits of a history that a mat-vec puts together on the way
-AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a thread of low_share.wgsl reads together
-CROWD = 4  # from so many rows per expert on, on average, they go together
-TALL = 32  # rows of one expert that tile.wgsl does together at most
+MOST_JOINED = 4  # splits of a history that a mat-vec joins on the fly
+AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a low_share.wgsl thread reads at once
+CROWD = 4  # rows per expert, on average, from which they are grouped
+TALL = 32  # the most rows of one expert in a tile of tile.wgsl
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """An input that is made from the residual stream on the way in (kernels/residual.wgsl)."""
+    """An input computed from the residual stream on the fly (kernels/residual.wgsl)."""
 
     h: Buffer
     pending: Buffer
     norms: Buffer
     h_out: Buffer
-    x: Buffer  # where many rows have it made beforehand
+    x: Buffer  # many rows compute it here beforehand
     scale: float
     norm: bool
 
@@ -54,7 +54,7 @@ class Residual:
 
     @property
     def settles(self) -> bool:
-        """Whether a few rows are better made once than by every workgroup: long ones are."""
+        """Whether to compute a few rows once rather than in every workgroup, as is faster for long ones."""
         return pairs(self.columns) > MOST_PAIRS
 
     def constants(self, columns: int) -> dict[str, Any]:
@@ -69,13 +69,12 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An input of a few rows that is put together on the way in from what the splits of a history gave
-    (kernels/joined.wgsl)."""
+    """An input of a few rows, joined on the fly from the splits of a history (kernels/joined.wgsl)."""
 
     partial: Buffer
-    x: Buffer  # where adapters have it made beforehand
+    x: Buffer  # adapters have it computed here beforehand
     heads: int
-    head: int  # numbers of each
+    head: int  # numbers per head
     splits: int
 
     def constants(self, columns: int) -> dict[str, Any]:
@@ -91,23 +90,23 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Many rows by the experts they go to: pairs of a row and a slot, in order and in tiles (kernels/group.wgsl)."""
+    """Many rows grouped by expert: (row, slot) pairs, in order and in tiles (kernels/group.wgsl)."""
 
     order: Buffer
     tiles: Buffer
-    rounded: Buffer | None = None  # room for the inputs in bytes, if they may be rounded
+    rounded: Buffer | None = None  # room for 8-bit inputs, if rounding is allowed
     tall: int = TALL
 
     @staticmethod
     def count(rows: int, slots: int, experts: int, tall: int = TALL) -> int:
-        """How many tiles there are, however the rows choose."""
+        """The most tiles for any choice of experts."""
         return rows * slots // tall + experts
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The experts that rows go to: `chosen` [rows, slots], of as many as there are, and the rows together by those that
-    they share, where that pays."""
+    """Each row's experts: `chosen` [rows, slots], top-k of `experts`; `groups` sorts rows by expert when it is worth
+    it."""
 
     rows: int
     slots: int
@@ -117,25 +116,25 @@ class Choices:
 
 
 Input: TypeAlias = Residual | Binding
-# Everything in f32; or, where the device can, the inputs of a few rows in eight bits per number, or sixteen where a
-# result is to be `fine`, and those of many rows in eight where there is room for them (`Result.rounded`).
+# "exact": all f32. "fast", if the device can: 8-bit inputs for a few rows, or 16-bit for a `fine` result; for many
+# rows 8-bit if there is room for them (`Result.rounded`).
 Precision: TypeAlias = Literal["exact", "fast"]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a product goes: rows `stride` apart (0: close together), from `offset` on. What becomes of it first:
+    """Where a product goes: rows `stride` apart (0: contiguous), from `offset` on. What is applied to it first:
 
     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁
-    PLE      gelu(yₙ) · side[r, side_offset + n], rows of `side` being side_stride apart
+    PLE      gelu(yₙ) · side[r, side_offset + n], with rows of `side` side_stride apart
     SOFTCAP  cap · tanh(yₙ / cap)
-    SCALE    yₙ · side[n], many rows only
+    SCALE    yₙ · side[n], only for many rows
 
-    Before that adapters add theirs: the results are those of `low` from `low_first` on, and `z` was made by `project`,
-    unless it `meets`.
-    A fast product of a few rows rounds its input to eight bits, or to sixteen if the result is to be `fine`; of many
-    rows to eight if there is room for that in `rounded`, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows. Of
-    many rows workgroups may share a sum, too, if `parts` has room for what each of them makes.
+    Before that, adapters are added: the results are those of `low` from `low_first` on, and `z` comes from `project`,
+    unless the product `meets`.
+    A fast product of a few rows rounds its input to eight bits, or to sixteen for a `fine` result; for many rows to
+    eight if `rounded` has room, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows. For many rows, workgroups may
+    also split a sum, if `parts` has room for the partial sums.
     """
 
     y: Binding
@@ -146,9 +145,9 @@ class Result:
     side_stride: int = 0
     side_offset: int = 0
     cap: float = 0.0
-    bare: Buffer | None = None  # where many rows have what GEGLU and PLE begin with
-    rounded: Buffer | None = None  # and their input in bytes
-    parts: Buffer | None = None  # and sums that are not added up yet
+    bare: Buffer | None = None  # for many rows: the input of GEGLU and PLE
+    rounded: Buffer | None = None  # for many rows: their 8-bit input
+    parts: Buffer | None = None  # for many rows: partial sums
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
@@ -158,14 +157,14 @@ class Result:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
 
     def params(self, first: int = 0) -> dict[str, float]:
-        """What the kernel that does it wants to know of what becomes of the results from `first` on."""
+        """Parameters of `then`, for the results from `first` on."""
         if self.then == "PLE":
             return {"side_stride": self.side_stride, "side_offset": self.side_offset + first}
         return {"cap": self.cap} if self.then == "SOFTCAP" else {}
 
     @property
     def meets(self) -> bool:
-        """Whether the product makes z itself."""
+        """Whether the product computes z itself."""
         return self.low is not None and self.low.meeting is not None and self.z is self.low.meeting
 
     def low_bindings(self) -> dict[str, Binding]:
@@ -173,7 +172,7 @@ class Result:
         return {"z": self.z, "b": self.low.b}
 
     def low_params(self, first: int = 0, shares: int = 1) -> dict[str, int]:
-        """What kernels/low.wgsl wants to know, of the results from `first` on, of z in so many shares."""
+        """Parameters of kernels/low.wgsl for the results from `first` on, with z in `shares` partial sums."""
         assert self.low is not None
         low = self.low
         edge1, edge2 = low.edges
@@ -189,8 +188,8 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the rows of a product begin: `stride` apart (0, of a tower: close together), from `offset` on."""
+class Destination:
+    """Where a product's rows go: `stride` apart (0, in towers: contiguous), from `offset` on."""
 
     y: Binding
     stride: int
@@ -205,7 +204,7 @@ class Matmuls:
     busy = BUSY
     share = SHARE
     large = LARGE
-    threads = THREADS  # that settle a row
+    threads = THREADS  # per row in `settle`
 
     def __init__(self, device: Device, eps: float, precision: Precision = "exact") -> None:
         self.device = device
@@ -225,7 +224,7 @@ class Matmuls:
     def thin(
         self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer, parts: Buffer | None = None
     ) -> None:
-        """The product of every row with a matrix of few rows: each gets a workgroup, where all are f32 as adapters'."""
+        """The product with a matrix of few rows: each gets its own workgroup, if it is f32 like an adapter's."""
         if rows > self.few or matrix.kind != "F32" or len(matrix.parts) > 1:
             self.linear(tape, matrix, rows, source, Result(y, parts=parts))
             return
@@ -234,12 +233,12 @@ class Matmuls:
         tape.run("low_project", [matrix.rows, rows], bindings, {"blocks": matrix.blocks, "shares": 1}, constants)
 
     def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
-        """Whether the product with this matrix can put its input together itself."""
+        """Whether the product with this matrix can join its input itself."""
         fits = rows <= self.few and splits <= MOST_JOINED and heads * MOST_JOINED <= THREADS
         return fits and bool(matvec_form(self.device, matrix)["WHOLE"])
 
     def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
-        """The product of a few rows that have yet to be put together."""
+        """The product of a few rows that are still to be joined."""
         if result.low is not None and result.z is not None and not result.meets:
             x = self._project_few(tape, result.low, rows, source, result.z)
             self.linear(tape, matrix, rows, x, result)
@@ -248,8 +247,8 @@ class Matmuls:
             self._matvec(tape, matrix, part, rows, source, result)
 
     def side_by_side(self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Input, result: Result) -> None:
-        """Several matrices on one input, their results next to each other: the queries, keys and values, or
-        gate and up of two types."""
+        """Several matrices on one input, with their results side by side: queries, keys and values, or gate and up of
+        two types."""
         settled = source
         if isinstance(source, Residual) and (rows > self.few or source.settles):
             settled = self.settle(tape, rows, source)
@@ -259,8 +258,8 @@ class Matmuls:
             offset += matrix.rows
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Input:
-        """Makes z [rows, T·R], of a few rows in shares, an input as adapters see it; gives back the input that their
-        group then takes. Nothing is to be done where that group makes z itself."""
+        """Computes the adapters' z [rows, T·R] from an input (for a few rows in shares) and returns the input for their
+        group. Does nothing if the group computes z itself."""
         if z is low.meeting:
             return source
         if rows <= self.few:
@@ -270,7 +269,7 @@ class Matmuls:
         return x
 
     def _project_few(self, tape: Tape, low: Low, rows: int, source: Input | Joined, z: Binding) -> Binding:
-        """The same of a few rows, which may have yet to be put together."""
+        """The same for a few rows, which may still have to be joined."""
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
         grid, columns, shares = [low.columns, rows], low.a.columns, low.shares
         params: dict[str, float] = {"blocks": low.a.blocks, "shares": shares}
@@ -284,7 +283,7 @@ class Matmuls:
         return source
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
-        """The product of `count` rows that the GPU itself names in `picked`."""
+        """The product of the `count` rows that the GPU wrote to `picked`."""
         if result.low is not None and result.z is not None:
             x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
             self.linear(tape, matrix, count, x, result)
@@ -296,7 +295,7 @@ class Matmuls:
             self._matvec(tape, matrix, part, count, source, result, picked)
 
     def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
-        """Puts rows that share an expert together, for `experts`, unless there are too few of them."""
+        """Groups the rows by expert, for `experts`, unless there are too few."""
         pairs = choices.rows * choices.slots
         if choices.rows <= self.few or pairs < CROWD * choices.experts:
             return choices
@@ -315,8 +314,8 @@ class Matmuls:
         geglu: bool = False,
         weights: Buffer | None = None,
     ) -> None:
-        """Each row's product with the experts chosen for it, weighted if there are `weights`. Of rows that are together
-        no GEGLU can follow."""
+        """Each row's product with its chosen experts, weighted if there are `weights`. Grouped rows do not support
+        GEGLU."""
         if choices.groups is not None:
             assert not geglu
             self._grouped(tape, matrix, choices, choices.groups, source, y, weights)
@@ -363,7 +362,7 @@ class Matmuls:
                 tape.run("tile_bytes", across, bindings, params, constants | {"QUICK": True})
 
     def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
-        """The input as a buffer of its own, for many rows, or for those that `picked` names."""
+        """Computes the input into its own buffer, for many rows or for those in `picked`."""
         columns = source.columns
         constants = {"THREADS": self.threads, "NORM": source.norm, "PAIRS": pairs(columns, self.threads)}
         bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
@@ -378,13 +377,13 @@ class Matmuls:
         self,
         tape: Tape,
         matrix: Matrix,
-        part: Part,
+        part: MatrixPart,
         rows: int,
         source: Input | Joined,
         result: Result,
         picked: Buffer | None = None,
     ) -> None:
-        most = 32 if isinstance(source, Joined) else 64  # fewer workgroups, that is: each puts all of x together
+        most = 32 if isinstance(source, Joined) else 64  # fewer workgroups, since each joins all of x
         makes = isinstance(source, Residual | Joined)
         large = large_from(makes, self.large)
         constants = matvec_form(self.device, matrix, quick=self.quick, fine=result.fine, large=large, most=most)
@@ -410,7 +409,7 @@ class Matmuls:
             if result.meets:
                 constants |= {"MEETS": True, "AHEAD": AT_ONCE}
                 bindings |= {"a": result.low.a.parts[0].codes, "low_scales": result.low.scales}
-                if result.low_first + part.first == 0:  # the group's first dispatch makes z for all
+                if result.low_first + part.first == 0:  # the group's first dispatch computes z for all
                     makers = result.low.columns * (1 if makes else result.low.shares)
                 params["makers"] = makers
         if result.then:
@@ -423,11 +422,11 @@ class Matmuls:
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
-        place = Place(result.y, result.stride or matrix.rows, result.offset)
-        product = result.then in ("GEGLU", "PLE")  # more is to be done
+        place = Destination(result.y, result.stride or matrix.rows, result.offset)
+        product = result.then in ("GEGLU", "PLE")  # needs another kernel
         if product:
             assert result.bare is not None
-            place = Place(result.bare, matrix.rows)
+            place = Destination(result.bare, matrix.rows)
         capped, low = result.then == "SOFTCAP", result.low is not None
         if result.then == "SCALE" or (capped and not low):
             self._finished(tape, matrix, rows, x, result, place)
@@ -446,19 +445,19 @@ class Matmuls:
             mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
             tape.run("activate", [-(-count // 256), rows], bindings, {"n": count, **result.params()}, mode)
 
-    def _finished(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Place) -> None:
-        """Many rows' product, and SOFTCAP or SCALE on the way out."""
+    def _finished(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Destination) -> None:
+        """The product of many rows, with SOFTCAP or SCALE fused."""
         for part in matrix.parts:
             params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows, **result.params()}
             params |= {"y_stride": place.stride, "y_offset": place.offset + part.first}
             bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": place.y}
             self._many(tape, part.rows, rows, bindings, params, {"TYPE": matrix.planes.reader, result.then: True})
 
-    def _bare(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Place) -> None:
-        """Many rows' product and no more: with inputs in bytes, or sums in parts, if it is to be so."""
+    def _bare(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Destination) -> None:
+        """The bare product of many rows, with 8-bit inputs or partial sums where they apply."""
         rounded = self._rounded(tape, matrix, rows, x, result.rounded)
         shares = self._shares(matrix, rows, result.parts)
-        goal = Place(result.parts, matrix.rows) if result.parts and shares > 1 else place
+        goal = Destination(result.parts, matrix.rows) if result.parts and shares > 1 else place
         for part in matrix.parts:
             params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
             params |= {"y_stride": goal.stride, "y_offset": goal.offset + part.first}
@@ -476,7 +475,7 @@ class Matmuls:
             tape.run("add_up", [-(-matrix.rows // 256), rows], {"parts": goal.y, "y": place.y}, params)
 
     def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, rounded: Buffer | None) -> Buffer | None:
-        """The input of many rows in bytes, if the product is to be one of those."""
+        """The 8-bit input of many rows, or None if the product does not round."""
         if rounded is None or not (self.quick and matrix.planes.quick and rounds_many(self.device)):
             return None
         blocks = rows * matrix.blocks
@@ -486,7 +485,7 @@ class Matmuls:
         return rounded
 
     def _shares(self, matrix: Matrix, rows: int, parts: Buffer | None) -> int:
-        """In how many parts the sums of many rows are made."""
+        """The number of partial sums for many rows."""
         if parts is None:
             return 1
         tall = tile_form(rows, matrix.rows, self.narrow)["ROWS"]
@@ -504,11 +503,11 @@ class Matmuls:
         constants: dict[str, Any],
         shares: int = 1,
     ) -> None:
-        """The product of many rows with `n` rows of a matrix, its sums in so many parts."""
+        """The product of many rows with `n` rows of a matrix, in `shares` partial sums."""
         form = tile_form(rows, n, self.narrow)
         tape.run("tile", [-(-n // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants | form)
 
 
 def rounds_many(device: Device) -> bool:
-    """Whether a fast product of many rows is one of bytes on this device: where one of a few rows is, too."""
+    """Whether fast products of many rows take 8-bit inputs on this device: if those of a few rows do, too."""
     return not device.compact and device.lanes("tile_bytes") > 1

@@ -1,7 +1,7 @@
-"""An image on its way to the GPU: laid on white and brought to a size there, band by band.
+"""Composites an image on white and resizes it on the GPU, band by band.
 
-The pixels of a large photograph are never on the GPU all at once: rows of the result are made in bands, from the rows
-of the image that they need.
+The pixels of a large photograph are never all on the GPU at once: the result is computed in bands of rows, each from
+just the image rows it needs.
 """
 
 import math
@@ -9,24 +9,25 @@ import math
 from wgemma.errors import ModelError
 from wgemma.files.images import Pixels
 from wgemma.gpu.device import Buffer, Device
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
-from wgemma.model.tower import Scratch, submit
+from wgemma.model.tower import submit
 
 BAND = 32 << 20  # bytes of pixels at a time
-GRID_ROWS = 4096  # of a dispatch; the kernel goes on in steps
+GRID_ROWS = 4096  # per dispatch; the kernel loops over the rest
 
 
 def resized(device: Device, pixels: Pixels, width: int, height: int) -> Buffer:
-    """The image at width × height, a word per pixel: RGB and a full alpha; the caller frees it."""
-    with Scratch(device, "image") as scratch:
-        y = scratch.buffer(4 * width * height)
+    """The image at width × height, a word per pixel: RGB and opaque alpha; the caller frees it."""
+    with Ledger(device) as scratch:
+        y = scratch.buffer(4 * width * height, "image")
         for begin, end in bands(pixels, width, height):
             _band(device, pixels, (width, height), begin, end, y)
-        return scratch.kept(y)
+        return scratch.keep(y)
 
 
 def bands(pixels: Pixels, width: int, height: int) -> list[tuple[int, int]]:
-    """The rows of the result as (begin, end), so many at a time that the pixels they need are a moderate amount."""
+    """The result's rows as (begin, end) bands, each small enough that its source pixels fit into BAND."""
     scale = pixels.height / height
     room = BAND // (4 * max(pixels.width, width))  # rows of pixels
     step = max(1, math.floor((room - 4 * max(scale, 1.0) - 4) / scale))
@@ -34,7 +35,7 @@ def bands(pixels: Pixels, width: int, height: int) -> list[tuple[int, int]]:
 
 
 def needed(before: int, size: int, begin: int, end: int) -> tuple[int, int]:
-    """The elements of an axis of `before` that make elements begin … end − 1 of `size`, and perhaps one more."""
+    """The elements, out of `before`, that elements begin … end − 1 of `size` depend on, and perhaps one more."""
     scale = before / size
     wide = 2 * max(scale, 1.0)
     first = math.floor((begin + 0.5) * scale - wide) - 1
@@ -48,10 +49,11 @@ def _band(device: Device, pixels: Pixels, size: tuple[int, int], begin: int, end
     rows, row_bytes = last - first, 4 * pixels.width
     if rows * max(row_bytes, 4 * width) > device.limits.binding:
         raise ModelError(
-            f"an image of {pixels.width} × {pixels.height} is too long for this GPU. Cut it, or make it smaller first."
+            f"an image of {pixels.width} × {pixels.height} is too long for this GPU. Crop it or shrink it first."
         )
-    with Scratch(device, "rows of an image") as scratch:
-        x, middle = scratch.buffer(rows * row_bytes), scratch.buffer(rows * 4 * width)
+    with Ledger(device) as scratch:
+        sizes = (rows * row_bytes, rows * 4 * width)
+        x, middle = scratch.buffers((size, "rows of an image") for size in sizes)
         device.write(x, 0, pixels.rows(first, last))
         tape = Tape(device, "resize")
         across = {"before": pixels.width, "size": width, "first": 0, "there": pixels.width, "lines": rows}

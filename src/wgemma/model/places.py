@@ -1,4 +1,4 @@
-"""The learned position vectors of a vision tower: one table for columns, one for rows, as far as images reach."""
+"""A vision tower's learned position embeddings: one table for columns, one for rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class VisionPositions:
     table: Matrix  # [2 · count, D]: columns, then rows
     count: int
 
 
-async def load_places(uploader: Uploader, config: VisionConfig, tensors: Mapping[str, Tensor]) -> Places:
-    """Only so many rows of either table as the longest image has patches: a third of what the files hold."""
+async def load_places(uploader: Uploader, config: VisionConfig, tensors: Mapping[str, Tensor]) -> VisionPositions:
+    """Loads only as many rows of each table as the longest image has patches: a third of the file's."""
     tensor = tensors[PLACES]  # [D, places, 2]
     count = min(config.places, BUDGETS[-1] * SIDE // config.patch)
     half, nbytes = tensor.nbytes // 2, tensor.nbytes // 2 // config.places * count
@@ -28,11 +28,11 @@ async def load_places(uploader: Uploader, config: VisionConfig, tensors: Mapping
     if len(table.parts) > 1:
         raise ModelError(f"{PLACES} is too large for a binding of this GPU.")
     uploader.progress(tensor.nbytes - 2 * nbytes)
-    return Places(table, count)
+    return VisionPositions(table, count)
 
 
-def add_places(tape: Tape, places: Places, patches: int, across: int, x: Binding, y: Binding) -> None:
-    """y = x + the vectors of each patch's column and row."""
+def add_places(tape: Tape, places: VisionPositions, patches: int, across: int, x: Binding, y: Binding) -> None:
+    """y = x + the position embeddings of each patch's column and row."""
     table = places.table
     bindings: dict[str, Binding] = {**table.parts[0].bindings(), "x": x, "y": y}
     params = {"blocks": table.blocks, "across": across, "places": places.count}

@@ -1,7 +1,6 @@
-"""How each weight type lies on the GPU: which WGSL reads it, and how many words its planes take.
+"""How each weight type is stored on the GPU: which WGSL reads it, and how many words its planes take.
 
-The layouts themselves are drawn in the block_*.wgsl files; this is the one table that the repacking, the matmuls and
-the memory estimate share.
+The layouts themselves are drawn in the block_*.wgsl files; repacking, matmuls and the memory estimate share this table.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class Planes:
 
     @property
     def quick(self) -> bool:
-        """Whether 32 weights are codes with a scale, to be multiplied as such."""
+        """Whether weights are codes with a scale per 32, which can be multiplied as integers."""
         return self.reader.startswith("q")
 
     @property

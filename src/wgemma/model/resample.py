@@ -1,7 +1,7 @@
-"""Any sound at 16 kHz with one channel: a windowed sinc on the GPU, a piece at a time.
+"""Resamples audio to 16 kHz mono with a windowed sinc on the GPU, a piece at a time.
 
-The sinc cuts off at half the lower of the two rates, and a Kaiser window ends it. Sample i of the result stands at
-i · rate / 16000 of the source, so nothing is delayed; there is silence before the start and after the end.
+The sinc cuts off at half the lower of the two rates, under a Kaiser window. Sample i of the result is at
+i · rate / 16000 of the source, so there is no delay; the audio is padded with silence at both ends.
 """
 
 import math
@@ -10,24 +10,25 @@ from functools import cache
 
 from wgemma.files.sounds import Sound
 from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.mel import RATE
 
 ZEROS = 24  # of the sinc on either side
-FINENESS = 512  # table entries from one zero to the next; straight lines between them are 2e-6 off
+FINENESS = 512  # table entries from one zero to the next; linear interpolation is off by 2e-6
 BETA = 8.0  # of the Kaiser window
 
 PIECE = 1 << 18  # samples of the result at a time
-PIECE_BYTES = 16 << 20  # of the source at a time, about
+PIECE_BYTES = 16 << 20  # of the source at a time, roughly
 
 
 async def resample(device: Device, sound: Sound) -> "array[float]":
-    """The sound's channels averaged, at RATE: ⌈frames · RATE / rate⌉ samples."""
+    """Averages the channels and resamples to RATE: ⌈frames · RATE / rate⌉ samples."""
     frames = len(sound.samples) // sound.channels
     if (sound.rate == RATE and sound.channels == 1) or not frames:
         return sound.samples[:frames]
     common = math.gcd(sound.rate, RATE)
-    step, parts = sound.rate // common, RATE // common  # sample i of the result stands at frame i · step / parts
+    step, parts = sound.rate // common, RATE // common  # sample i of the result is at frame i · step / parts
     count = -(-frames * parts // step)
     most = max(min(PIECE, PIECE_BYTES * parts // (4 * sound.channels * step), (1 << 31) // step), 1)
     return await _Resampler(device, sound, step, parts, min(most, count)).run(count)
@@ -43,15 +44,10 @@ class _Resampler:
 
     async def run(self, count: int) -> "array[float]":
         widest = (self.most * self.step) // self.parts + 2 * self.reach + 4
-        buffers: list[Buffer] = []
-        try:
-            for size, label in (
-                (4 * widest * self.sound.channels, "sound"),
-                (4 * self.most, "sound at its new rate"),
-                (4 * (ZEROS * FINENESS + 2), "sinc"),
-            ):
-                buffers.append(self.device.buffer(size, label))
-            source, result, table = buffers
+        with Ledger(self.device) as scratch:
+            source = scratch.buffer(4 * widest * self.sound.channels, "sound")
+            result = scratch.buffer(4 * self.most, "sound at its new rate")
+            table = scratch.buffer(4 * (ZEROS * FINENESS + 2), "sinc")
             self.device.write(table, 0, sinc_table())
             samples = array("f")
             for first in range(0, count, self.most):
@@ -59,9 +55,6 @@ class _Resampler:
                 self._resample(first, piece, source, table, result)
                 samples.frombytes(await self.device.read(result, 0, 4 * piece))
             return samples
-        finally:
-            for buffer in buffers:
-                self.device.free(buffer)
 
     def _resample(self, first: int, count: int, source: Buffer, table: Buffer, result: Buffer) -> None:
         channels = self.sound.channels

@@ -1,7 +1,7 @@
-"""The (cos, sin) tables of rotary positions, small and exact at any depth (see kernels/rotary.wgsl).
+"""The (cos, sin) tables of rotary embeddings, small and exact at any depth (see kernels/rotary.wgsl).
 
 θ_j(t) = t · base^(−2j/D) / f_j. With t = 256a + b two tables, for b and for 256a, give every angle by one addition;
-they are made in double precision here, because a GPU's own sine is not good enough for large angles.
+they are computed in double precision, because a GPU's sine is not accurate enough for large angles.
 """
 
 import math
@@ -11,12 +11,16 @@ from collections.abc import Sequence
 NEAR = 256
 
 
+def table_bytes(pairs: int, context: int) -> int:
+    return 8 * pairs * (NEAR + -(-context // NEAR))
+
+
 def rotary_tables(base: float, head_dim: int, pairs: int, factors: Sequence[float] | None, context: int) -> bytes:
     """[256 + ⌈context / 256⌉, pairs] of (cos, sin) as f32."""
     frequencies = []
     for pair in range(pairs):
         exact = base ** (-2 * pair / head_dim) / (factors[pair] if factors else 1.0)
-        frequencies.append(array("f", [exact])[0])  # the reference rounds here too
+        frequencies.append(array("f", [exact])[0])  # the reference also rounds here
     steps = [*range(NEAR), *range(0, context, NEAR)]
     angles = [step * frequency for step in steps for frequency in frequencies]
     table = array("f", bytes(8 * len(angles)))

@@ -1,27 +1,28 @@
-"""The text model's weights on the GPU, grouped as the decoder reads them.
+"""The text model's weights on the GPU, grouped as the decoder uses them.
 
-Norm vectors come in pairs: the one that ends a block and the one that begins the next are read by the same kernel
-(kernels/residual.wgsl), so they lie one behind the other.
+Norm vectors come in pairs: one kernel (kernels/residual.wgsl) reads the norm after a block and the norm before the
+next, so they are stored back to back.
 """
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from wgemma.errors import ModelError
-from wgemma.files.gguf import Gguf, Tensor
-from wgemma.gpu.device import Buffer, Device
+from wgemma.files.gguf import Tensor
+from wgemma.gpu.device import Buffer
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.rotary import rotary_tables
+from wgemma.model.rotary import rotary_tables, table_bytes
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
-TABLE = "per_layer_token_embd.weight"  # which may stay with the host
+TABLE = "per_layer_token_embd.weight"  # may stay on the host
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`qkv` are the matrices whose results lie side by side; the offsets say where keys and values begin in them."""
+    """`qkv` are the matrices whose results lie side by side; keys and values start at the offsets."""
 
     qkv: tuple[Matrix, ...]
     k_offset: int
@@ -34,7 +35,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """Gate and up rows alternate in `gate_up`; where their types differ they are two matrices."""
+    """Gate and up rows alternate in `gate_up`; if their types differ, they are two matrices."""
 
     gate_up: tuple[Matrix, ...]
     down: Matrix
@@ -58,10 +59,10 @@ class PerLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TextLayer:
     config: LayerConfig
-    scale: float  # of the residual stream when the layer ends
-    attention_norms: Buffer  # [2, d]: what ended the layer before, what begins this one
+    scale: float  # applied to the residual stream after the layer
+    attention_norms: Buffer  # [2, d]: after the previous layer, before attention
     ffn_norms: Buffer  # [2, d]: after attention, before the feed-forward block
     attention: Attention
     ffn: FeedForward
@@ -71,7 +72,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class PerLayerInputs:
-    """The table is None where the host fetches its rows."""
+    """The table is None if the host fetches its rows."""
 
     table: Matrix | None
     tensor: Tensor
@@ -84,16 +85,15 @@ class TextWeights:
     config: Config
     embedding: Matrix
     head: Matrix
-    output_norms: Buffer  # [2, d]: what ended the last layer, the output norm
-    layers: tuple[Layer, ...]
+    output_norms: Buffer  # [2, d]: after the last layer, the output norm
+    layers: tuple[TextLayer, ...]
     inputs: PerLayerInputs | None
     turns: dict[bool, Buffer]  # rotary tables by layer kind: sliding or not
     pairs: dict[bool, int]
-    buffers: tuple[Buffer, ...]
 
 
 def attention_inputs(layer: LayerConfig, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
-    """Queries, keys and values, as far as the layer has its own: neighbours of one type become one matrix."""
+    """Queries, plus keys and values if the layer has its own; neighbours of one type form one matrix."""
     names = ["q"] if layer.donor is not None else ["q", "k", "v"] if layer.has_v else ["q", "k"]
     groups: list[list[Tensor]] = []
     for name in names:
@@ -105,25 +105,12 @@ def attention_inputs(layer: LayerConfig, tensors: Mapping[str, Tensor]) -> list[
     return groups
 
 
-async def load_text(
-    device: Device,
-    gguf: Gguf,
-    config: Config,
-    context: int,
-    *,
-    ple_on_gpu: bool,
-    progress: Callable[[int], None] = lambda nbytes: None,
-) -> TextWeights:
-    """Everything the decoder needs, on the GPU; nothing stays there when it fails."""
-    uploader = Uploader(device, gguf, progress)
+async def load_text(uploader: Uploader, config: Config, context: int, *, ple_on_gpu: bool) -> TextWeights:
+    """Uploads everything the decoder needs; the uploader's ledger owns it."""
     try:
         weights = await _Loader(uploader, config, context, ple_on_gpu).load()
-        await device.confirm()
+        await uploader.device.confirm()
         return weights
-    except BaseException:
-        for buffer in uploader.buffers:
-            device.free(buffer)
-        raise
     finally:
         uploader.close()
 
@@ -138,14 +125,14 @@ class _Loader:
         for layer in config.layers:
             size = layer.head_dim
             if size & (size - 1) or not 32 <= size <= 512:
-                raise ModelError(f"heads of {size} are not supported; a power of two from 32 to 512 is.")
+                raise ModelError(f"heads of {size} are not supported; the size must be a power of two from 32 to 512.")
 
     async def load(self) -> TextWeights:
         config = self.config
         self.uploader.expect(self._in_order())
         embedding = await self._matrix("token_embd.weight")
         head = embedding if config.tied else await self._matrix("output.weight")
-        ends = [array("f", bytes(4 * config.width))]  # nothing ends before the first layer
+        ends = [array("f", bytes(4 * config.width))]  # no norm before the first layer
         layers = []
         for layer in config.layers:
             layers.append(await self._layer(layer, ends[-1]))
@@ -154,11 +141,10 @@ class _Loader:
         output_norms = self._upload("output norms", ends[-1], await self._vector("output_norm.weight"))
         inputs = await self._per_layer_inputs() if config.ple_dim else None
         turns, pairs = await self._rotary()
-        buffers = tuple(self.uploader.buffers)
-        return TextWeights(config, embedding, head, output_norms, tuple(layers), inputs, turns, pairs, buffers)
+        return TextWeights(config, embedding, head, output_norms, tuple(layers), inputs, turns, pairs)
 
     def _in_order(self) -> list[Tensor]:
-        """The tensors as they will be asked for, near enough: layer by layer, and within one as the file has them."""
+        """The tensors in roughly the order they are loaded: layer by layer, within a layer in file order."""
         blocks = {f"blk.{layer.index}": layer.index + 2 for layer in self.config.layers}
         first = {"token_embd": 0, "output": 1, **blocks}
         last = len(blocks) + 2
@@ -170,7 +156,7 @@ class _Loader:
         wanted = [tensor for name, tensor in self.tensors.items() if self.ple_on_gpu or name != TABLE]
         return sorted(wanted, key=turn)
 
-    # -- small things
+    # -- helpers
 
     async def _vector(self, name: str) -> "array[float]":
         return await self.uploader.vector(self.tensors[name])
@@ -189,20 +175,20 @@ class _Loader:
         for layer in self.config.layers:
             if layer.sliding in turns:
                 continue
-            factors = (await self._vector("rope_freqs.weight")) if layer.rope_factors else None
+            factors = await self.uploader.numbers(self.tensors["rope_freqs.weight"]) if layer.rope_factors else None
             count = layer.rotary_pairs
             if factors and min(factors) <= 0:
-                raise ModelError("rope_freqs.weight holds a factor that is not positive: the file is damaged.")
-            if factors:  # a pair with a huge factor stands still
+                raise ModelError("rope_freqs.weight contains a factor that is not positive; the file is damaged.")
+            if factors:  # a pair with a huge factor does not rotate
                 count = max((j + 1 for j in range(count) if abs(factors[j]) < 1e20), default=1)
-            table = rotary_tables(layer.rope_base, layer.head_dim, count, factors, self.context)
-            turns[layer.sliding] = self.uploader.upload(table, "rotary table")
+            make = partial(rotary_tables, layer.rope_base, layer.head_dim, count, factors, self.context)
+            turns[layer.sliding] = self.uploader.upload_made(table_bytes(count, self.context), "rotary table", make)
             pairs[layer.sliding] = count
         return turns, pairs
 
     # -- groups
 
-    async def _layer(self, layer: LayerConfig, end: "array[float]") -> Layer:
+    async def _layer(self, layer: LayerConfig, end: "array[float]") -> TextLayer:
         i = layer.index
         scale = 1.0
         if f"blk.{i}.layer_output_scale.weight" in self.tensors:
@@ -210,7 +196,7 @@ class _Loader:
         attention_norms = self._upload("attention norms", end, await self._block_vector(i, "attn_norm.weight"))
         after = await self._block_vector(i, "post_attention_norm.weight")
         before = await self._block_vector(i, "ffn_norm.weight")
-        return Layer(
+        return TextLayer(
             config=layer,
             scale=scale,
             attention_norms=attention_norms,
@@ -244,7 +230,7 @@ class _Loader:
         )
 
     async def _gate_up(self, gate: str, up: str, width: int) -> tuple[Matrix, ...]:
-        """Gate and up of the dense block, or of all experts: (E·width) rows each, alternating within an expert."""
+        """Gate and up of the dense block or of all experts: (E·width) rows each, alternating within an expert."""
         halves = [self.tensors[gate], self.tensors[up]]
         if halves[0].type != halves[1].type:
             return tuple([await self.uploader.matrix([(half, RowOrder())], unit=width) for half in halves])

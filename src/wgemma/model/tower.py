@@ -1,8 +1,8 @@
-"""What the vision and the audio tower share: keys, tensors, scratch memory, and linears that clip what goes in and out.
+"""What the vision and audio towers share: keys, tensors, and linears that clip their inputs and outputs.
 
-A tower lies in the model's own file (keys `gemma4.vision.*`, `gemma4.audio.*`) or in a projector beside it
-(`clip.vision.*`, `clip.audio.*`). As in `config`, nothing is believed: keys and tensors are checked before anybody
-computes with them, and whatever is wrong is a `ModelError` that names it.
+A tower is in the model's own file (keys `gemma4.vision.*`, `gemma4.audio.*`) or in a projector beside it
+(`clip.vision.*`, `clip.audio.*`). As in `config`, nothing is trusted: keys and tensors are checked before use, and any
+problem raises a `ModelError` that names it.
 """
 
 import struct
@@ -12,18 +12,18 @@ from typing import Any, Literal, TypeAlias
 
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
-from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
 from wgemma.model.forms import tower_tile_form
-from wgemma.model.matmul import Place
+from wgemma.model.matmul import Destination
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
-EPS = 1e-6  # of every norm of both towers; the key is wrong in some projectors
-FAR = 3.4028234663852886e38  # the largest f32: a bound that never binds
+EPS = 1e-6  # for every norm in both towers; the key is wrong in some projectors
+FAR = 3.4028234663852886e38  # the largest f32, i.e. no bound
 
 BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-# The older spelling: one tensor with four bounds for each of these linears, layer by layer, then for the projector.
+# The older format: one tensor with four bounds for each of these linears, layer by layer, then for the projector.
 CLAMP_DATA = "v.clamp_data"
 PACKED = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
 PROJECTOR = "mm.input_projection"
@@ -31,7 +31,7 @@ PROJECTOR = "mm.input_projection"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the inputs and the outputs of a linear are clamped to."""
+    """The ranges a linear's inputs and outputs are clamped to."""
 
     input_min: float = -FAR
     input_max: float = FAR
@@ -48,35 +48,8 @@ class Linear:
     bias: Buffer | None  # [matrix.rows]
 
 
-class Scratch:
-    """Buffers for the time of one piece of work: they go when it ends, however it ends."""
-
-    def __init__(self, device: Device, label: str) -> None:
-        self._device = device
-        self._label = label
-        self._buffers: list[Buffer] = []
-
-    def buffer(self, size: int) -> Buffer:
-        buffer = self._device.buffer(size, self._label)
-        self._buffers.append(buffer)
-        return buffer
-
-    def kept(self, buffer: Buffer) -> Buffer:
-        """One that does not go: it is the result."""
-        self._buffers.remove(buffer)
-        return buffer
-
-    def __enter__(self) -> "Scratch":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for buffer in self._buffers:
-            self._device.free(buffer)
-        self._buffers.clear()
-
-
 class Keys:
-    """The keys of one tower, whichever way the file spells them; each is checked when it is read."""
+    """The keys of one tower, in either spelling; each is checked when read."""
 
     def __init__(self, metadata: Mapping[str, Any], tower: Literal["vision", "audio"]) -> None:
         self._metadata = metadata
@@ -91,7 +64,7 @@ class Keys:
         if not isinstance(value, int) or isinstance(value, bool):
             raise ModelError(f"{name} must be a whole number, but it is {value!r:.80}.")
         if not least <= value <= most:
-            raise ModelError(f"{name} is {value!r:.80}; {least} to {most} is possible.")
+            raise ModelError(f"{name} is {value!r:.80}; it must be {least} to {most}.")
         return value
 
 
@@ -99,7 +72,7 @@ class Keys:
 
 
 def linear_tensors(name: str, columns: int, rows: int, *, bias: bool = False) -> dict[str, Wanted]:
-    """What a linear `name` is made of in the file: a matrix, perhaps bounds, and a bias where there must be one."""
+    """The tensors of linear `name` in the file: a matrix, optional bounds, and a bias if required."""
     wanted = {f"{name}.weight": Wanted((columns, rows), matrix=True)}
     wanted |= {f"{name}.{bound}": Wanted((1,), optional=True) for bound in BOUNDS}
     return wanted | {f"{name}.bias": Wanted((rows,))} if bias else wanted
@@ -111,7 +84,7 @@ def clamp_tensors(layers: int) -> dict[str, Wanted]:
 
 
 def find(gguf: Gguf, wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
-    """The file's tensors by their usual names, each checked; optional ones that are absent are left out."""
+    """The file's tensors by their usual names, all checked; absent optional ones are omitted."""
     found: dict[str, Tensor] = {}
     for name, want in wanted.items():
         tensor = next((gguf.tensors[name] for name in (name, *want.spellings) if name in gguf.tensors), None)
@@ -125,20 +98,18 @@ def find(gguf: Gguf, wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
 def _checked(tensor: Tensor, want: Wanted) -> Tensor:
     shape, types = list(want.shape), MATRIX_TYPES if want.matrix else VECTOR_TYPES
     if tensor.shape != want.shape:
-        raise ModelError(f"{tensor.name} has the shape {list(tensor.shape)}; {shape} fits the rest of the tower.")
+        raise ModelError(f"{tensor.name} has shape {list(tensor.shape)}, but the rest of the tower needs {shape}.")
     if tensor.type not in types:
         raise ModelError(
-            f"{tensor.name} has the type {tensor.type}, which wgemma does not compute with here; "
-            f"it takes {', '.join(types)}."
+            f"{tensor.name} has type {tensor.type}, which wgemma does not support here; it takes {', '.join(types)}."
         )
     return tensor
 
 
 def flat(tensor: Tensor, columns: int) -> Tensor:
-    """A tensor of more dimensions (the kernel of a convolution) as the matrix its bytes are; only where no block of
-    a quantised type would span two rows."""
+    """A convolution kernel reshaped to a matrix; refuses quantised types, whose blocks could span two rows."""
     if tensor.type not in VECTOR_TYPES:
-        raise ModelError(f"{tensor.name} has the type {tensor.type}; a convolution is F32, F16 or BF16.")
+        raise ModelError(f"{tensor.name} has type {tensor.type}; a convolution must be F32, F16 or BF16.")
     return replace(tensor, shape=(columns, tensor.elements // columns))
 
 
@@ -146,8 +117,8 @@ def flat(tensor: Tensor, columns: int) -> Tensor:
 
 
 async def load_linear(uploader: Uploader, tensors: Mapping[str, Tensor], name: str) -> Linear:
-    """The linear `name` (as "v.blk.0.attn_q") from checked tensors: its matrix, its bounds in either spelling, and
-    its bias where `tensors` has one."""
+    """The linear `name` (such as "v.blk.0.attn_q") from checked tensors: its matrix, its bounds in either format, and
+    its bias, if `tensors` has one."""
     bounds = await read_bounds(uploader.small, tensors, name)
     matrix = await uploader.matrix([(tensors[f"{name}.weight"], RowOrder())], ragged=True)
     bias = None
@@ -160,8 +131,8 @@ Read: TypeAlias = Callable[[Tensor], Awaitable[bytes]]
 
 
 async def read_bounds(read: Read, tensors: Mapping[str, Tensor], name: str) -> Bounds:
-    """Four tensors of one number each, any of which may be absent; or four numbers of the packed ones, where four
-    zeros stand for no bounds. Elsewhere a zero is a bound like any other."""
+    """Four tensors of one number each, any of which may be absent; or four of the packed numbers, where four zeros mean
+    no bounds. Otherwise a zero is a bound like any other."""
     single = {bound: tensors[f"{name}.{bound}"] for bound in BOUNDS if f"{name}.{bound}" in tensors}
     if single:
         return Bounds(**{bound: (await _numbers(read, tensor))[0] for bound, tensor in single.items()})
@@ -174,7 +145,7 @@ async def read_bounds(read: Read, tensors: Mapping[str, Tensor], name: str) -> B
 
 
 def _packed_at(name: str) -> int | None:
-    """Which of the packed quadruples is about this linear; the last one is the projector's."""
+    """The index of this linear's packed bounds; the last ones are the projector's."""
     if name == PROJECTOR:
         return -1
     parts = name.split(".")
@@ -184,32 +155,32 @@ def _packed_at(name: str) -> int | None:
 
 
 async def _numbers(read: Read, tensor: Tensor) -> list[float]:
-    """Bounds: unlike weights they may be infinite, which is to say far away."""
+    """Reads bounds, which, unlike weights, may be infinite; those become ±FAR."""
     if tensor.type != "F32":
-        raise ModelError(f"{tensor.name} has the type {tensor.type}; bounds are F32.")
+        raise ModelError(f"{tensor.name} has type {tensor.type}; bounds must be F32.")
     numbers = struct.unpack(f"<{tensor.elements}f", await read(tensor))
     if any(number != number for number in numbers):
-        raise ModelError(f"{tensor.name} holds a bound that is not a number: the file is damaged.")
+        raise ModelError(f"{tensor.name} contains a bound that is not a number; the file is damaged.")
     return [min(max(number, -FAR), FAR) for number in numbers]
 
 
 def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
-    """Records the product of `rows` rows (any number from 1 on), x close together, y `stride` apart (0: close
-    together too) from `offset` on."""
+    """Records the product of `rows` rows (at least 1), x contiguous, y `stride` apart (0: contiguous, too) from
+    `offset` on."""
     if tape.device.compact:
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
         form = tower_tile_form(tape.device, rows, lin.matrix.rows)
-        _linear(tape, lin, rows, x, Place(y, stride, offset), "tile", form["ROWS"], form)
+        _linear(tape, lin, rows, x, Destination(y, stride, offset), "tile", form["ROWS"], form)
 
 
 def linear_direct(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
-    """The same by direct.wgsl."""
-    _linear(tape, lin, rows, x, Place(y, stride, offset), "direct", 4, {})
+    """The same with direct.wgsl."""
+    _linear(tape, lin, rows, x, Destination(y, stride, offset), "direct", 4, {})
 
 
 def _linear(
-    tape: Tape, lin: Linear, rows: int, x: Binding, place: Place, kernel: str, tall: int, more: dict[str, Any]
+    tape: Tape, lin: Linear, rows: int, x: Binding, place: Destination, kernel: str, tall: int, more: dict[str, Any]
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
     constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **more}
@@ -226,7 +197,7 @@ def _linear(
 
 
 def submit(tape: Tape) -> None:
-    """Sends a tape that is replayed once."""
+    """Replays a tape once and frees it."""
     try:
         tape.program().replay()
     finally:

@@ -1,19 +1,20 @@
-"""Images into soft tokens: pixels go in, rows of the decoder's width come out and stay on the GPU.
+"""Images to soft tokens: pixels in, rows of the decoder's width out, which stay on the GPU.
 
-    vision = await load_vision(device, gguf)         the model's own file, or its projector
+    vision = await load_vision(ledger, gguf)         the model's own file, or its projector
     rows = await vision.encode(pixels, budget=280)   f32 [tokens, width]; the caller frees it
 
-Knows nothing of prompts. Weights stay until `free`; the scratch memory of an image goes when it is done.
+Knows nothing of prompts. Weights stay until `free`; an image's scratch memory is freed when it is done.
 """
 
 from collections.abc import Callable
 
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
-from wgemma.gpu.device import Buffer, Device
+from wgemma.gpu.device import Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.picture import resized
-from wgemma.model.tower import PROJECTOR, Linear, Scratch, linear, load_linear, submit
+from wgemma.model.tower import PROJECTOR, Linear, linear, load_linear, submit
 from wgemma.model.vision_config import BUDGETS, SIDE, VisionConfig, has_vision, read_vision
 from wgemma.model.vision_tower import Tower, load_tower
 from wgemma.model.vision_unified import Unified, load_unified
@@ -27,11 +28,11 @@ BUDGET = 280
 class Vision:
     """A vision tower on one device."""
 
-    def __init__(self, device: Device, body: Tower | Unified, projector: Linear, buffers: tuple[Buffer, ...]) -> None:
-        self._device = device
+    def __init__(self, ledger: Ledger, body: Tower | Unified, projector: Linear) -> None:
+        self._ledger = ledger
+        self._device = ledger.device
         self._body = body
         self._projector = projector
-        self._buffers = buffers
 
     @property
     def config(self) -> VisionConfig:
@@ -39,35 +40,35 @@ class Vision:
 
     @property
     def width(self) -> int:
-        """Of a soft token: the decoder's."""
+        """The width of a soft token, which is the decoder's."""
         return self.config.width
 
     @property
     def nbytes(self) -> int:
-        return sum(buffer.size for buffer in self._buffers)
+        return self._ledger.nbytes
 
     def grid(self, width: int, height: int, budget: int = BUDGET) -> tuple[int, int]:
-        """The soft tokens that an image of so many pixels becomes, across and down."""
+        """How many soft tokens an image of this size becomes, across and down."""
         across, down = self.config.fit(width, height, budget)
         return across // SIDE, down // SIDE
 
     async def encode(self, pixels: Pixels, budget: int = BUDGET) -> Buffer:
-        """The soft tokens of an image, row by row: f32 [tokens, width], which the caller frees."""
+        """The soft tokens of an image, row by row: f32 [tokens, width]; the caller frees them."""
         across, down = self.config.fit(pixels.width, pixels.height, budget)
         tokens = across // SIDE * (down // SIDE)
         side, inner = self.config.patch, self.config.inner
-        with Scratch(self._device, "vision tokens") as scratch:
-            patches = scratch.buffer(across * down // (side * side) * self.config.columns * 4)
+        with Ledger(self._device) as scratch:
+            patches = scratch.buffer(across * down // (side * side) * self.config.columns * 4, "patches")
             self._cut(pixels, across, down, patches)
-            x, y = scratch.buffer(4 * tokens * inner), scratch.buffer(4 * tokens * self.width)
+            x, y = scratch.buffers((4 * tokens * width, "vision tokens") for width in (inner, self.width))
             await self._body.tokens(self._device, patches, across // side, down // side, x)
             tape = Tape(self._device, "projector")
             linear(tape, self._projector, tokens, x, y)
             submit(tape)
-            return scratch.kept(y)
+            return scratch.keep(y)
 
     def _cut(self, pixels: Pixels, across: int, down: int, y: Buffer) -> None:
-        """The resized image in squares: f32 [patches, columns], in [−1, 1] for the transformer and [0, 1] without."""
+        """The resized image in patches: f32 [patches, columns], in [−1, 1] for the transformer, otherwise in [0, 1]."""
         config = self.config
         image = resized(self._device, pixels, across, down)
         try:
@@ -81,25 +82,22 @@ class Vision:
             self._device.free(image)
 
     def free(self) -> None:
-        """Gives the weights' memory back."""
-        for buffer in self._buffers:
-            self._device.free(buffer)
-        self._buffers = ()
+        """Frees the weights."""
+        self._ledger.free()
 
 
-async def load_vision(device: Device, gguf: Gguf, progress: Callable[[int], None] = lambda nbytes: None) -> Vision:
-    """The tower of a file, on the GPU; nothing stays there when it fails. A file without one is a `ModelError`."""
+async def load_vision(ledger: Ledger, gguf: Gguf, progress: Callable[[int], None] = lambda nbytes: None) -> Vision:
+    """Uploads a file's vision tower; on failure the ledger is freed. Raises `ModelError` if the file has none."""
     config, tensors = read_vision(gguf)
-    uploader = Uploader(device, gguf, progress)
+    uploader = Uploader(ledger, gguf, progress)
     uploader.expect(sorted(tensors.values(), key=lambda tensor: tensor.offset))
     try:
         load = load_unified if config.unified else load_tower
         body = await load(uploader, config, tensors)
         projector = await load_linear(uploader, tensors, PROJECTOR)
-        return Vision(device, body, projector, tuple(uploader.buffers))
+        return Vision(ledger, body, projector)
     except BaseException:
-        for buffer in uploader.buffers:
-            device.free(buffer)
+        ledger.free()
         raise
     finally:
         uploader.close()

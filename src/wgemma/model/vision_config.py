@@ -1,8 +1,8 @@
-"""The shape of a vision tower, read from a GGUF's keys and tensors, and the size an image gets before it sees it.
+"""The shape of a vision tower, read from a GGUF's keys and tensors, and the size images are resized to for it.
 
-As in `config`, no weight is read and nothing is believed. Two families share the front and the back: a transformer over
-patches of 16 × 16 pixels, pooled 3 × 3 (E2B, E4B, 26B, 31B), and one linear layer over patches of 48 × 48 (12B). Which
-one a file holds, its tensors say.
+As in `config`, no weights are read and nothing is trusted. Two families share input and output: a transformer over
+patches of 16 × 16 pixels, pooled 3 × 3 (E2B, E4B, 26B, 31B), and one linear layer over patches of 48 × 48 (12B). The
+tensors tell which one a file has.
 """
 
 import math
@@ -16,11 +16,11 @@ from wgemma.model.config import MAX_HEADS, MAX_LAYERS, MAX_WIDTH, Wanted
 from wgemma.model.tower import PACKED, PROJECTOR, Keys, clamp_tensors, find, linear_tensors
 
 BUDGETS = (70, 140, 280, 560, 1120)  # soft tokens an image may become
-SIDE = 48  # pixels of an image one soft token stands for, either way
+SIDE = 48  # a soft token covers SIDE × SIDE pixels
 PATCH = 16
 POOL = 3
 CHANNELS = 3
-MAX_HEAD = 128  # what kernels/vision_attention.wgsl takes
+MAX_HEAD = 128  # limit of kernels/vision_attention.wgsl
 ROPE_BASE = 100.0
 PROJECTORS = ("gemma4v", "gemma4uv")
 
@@ -30,7 +30,7 @@ PLACES = "v.position_embd.weight"
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """`layers` is 0 where there is no transformer."""
+    """`layers` is 0 without a transformer."""
 
     layers: int
     inner: int  # width of the tower, D
@@ -49,7 +49,7 @@ class VisionConfig:
 
     @property
     def patch(self) -> int:
-        """Pixels of a patch's side."""
+        """The side of a patch in pixels."""
         return SIDE if self.unified else PATCH
 
     @property
@@ -58,23 +58,23 @@ class VisionConfig:
         return CHANNELS * self.patch * self.patch
 
     def fit(self, width: int, height: int, budget: int) -> tuple[int, int]:
-        """The pixels, across and down, that an image is brought to; refused where the position table ends too early."""
+        """The size in pixels an image is resized to; raises `ModelError` if the position table is too short for it."""
         if not isinstance(budget, int) or budget not in BUDGETS:
-            raise ModelError(f"an image cannot become {budget} tokens; {', '.join(map(str, BUDGETS))} are possible.")
+            raise ModelError(f"an image cannot become {budget} tokens; use one of {', '.join(map(str, BUDGETS))}.")
         across, down = fitted(width, height, budget)
         longest = max(across, down) // self.patch
         if longest > self.places:
             raise ModelError(
-                f"an image of {width} × {height} becomes {longest} patches long, and this model knows {self.places} "
-                "places. Cut the image to a less extreme shape, or choose a smaller budget."
+                f"an image of {width} × {height} becomes {longest} patches long, but this model has only {self.places} "
+                "positions. Crop the image to a less extreme shape, or use a smaller budget."
             )
         return across, down
 
 
 def fitted(width: int, height: int, budget: int) -> tuple[int, int]:
-    """The largest whole number of tokens either way that keeps the shape and the budget; also where that enlarges."""
+    """The largest size in whole tokens that keeps the aspect ratio and the budget, even if it enlarges the image."""
     if width < 1 or height < 1:
-        raise ModelError(f"an image of {width} × {height} pixels shows nothing.")
+        raise ModelError(f"an image of {width} × {height} pixels is empty.")
     factor = math.sqrt(budget * SIDE * SIDE / (width * height))
     across, down = math.floor(factor * width / SIDE), math.floor(factor * height / SIDE)
     if down == 0:
@@ -85,16 +85,16 @@ def fitted(width: int, height: int, budget: int) -> tuple[int, int]:
 
 
 def has_vision(gguf: Gguf) -> bool:
-    """Whether the file holds a vision tower of either family."""
+    """Whether the file has a vision tower of either family."""
     return PATCHES in gguf.tensors
 
 
 def read_vision(gguf: Gguf) -> tuple[VisionConfig, dict[str, Tensor]]:
-    """The tower's shape and its tensors, checked."""
+    """The tower's config and tensors, checked."""
     try:
         if not has_vision(gguf):
             raise ModelError(
-                "there is no vision tower in this file, so it cannot look at images. Use a model that has one, or load "
+                "there is no vision tower in this file, so it cannot see images. Use a model that has one, or load "
                 "its projector (mmproj) beside it."
             )
         _check_projector(gguf.metadata)
@@ -122,7 +122,7 @@ def _read_tower(gguf: Gguf) -> VisionConfig:
     keys = Keys(gguf.metadata, "vision")
     for key, only in (("patch_size", PATCH), ("projector.scale_factor", POOL)):
         if keys.whole(key, MAX_WIDTH, default=only) != only:
-            raise ModelError(f"{key} of the vision tower is not {only}; wgemma knows no other.")
+            raise ModelError(f"{key} of the vision tower is not {only}, the only value wgemma supports.")
     config = VisionConfig(
         layers=keys.whole("block_count", MAX_LAYERS),
         inner=_even("embedding_length", keys.whole("embedding_length", MAX_WIDTH)),
@@ -133,8 +133,8 @@ def _read_tower(gguf: Gguf) -> VisionConfig:
     )
     if config.inner % config.heads or config.head_dim % 8 or config.head_dim > MAX_HEAD:
         raise ModelError(
-            f"a vision tower {config.inner} wide with {config.heads} heads is not supported; heads of 8, 16, 24 … "
-            f"{MAX_HEAD} are."
+            f"a vision tower {config.inner} wide with {config.heads} heads is not supported; heads must be 8, 16, 24 … "
+            f"{MAX_HEAD} wide."
         )
     return config
 
@@ -144,7 +144,7 @@ def _shape(tensors: Mapping[str, Tensor], name: str, dimensions: int) -> tuple[i
         raise ModelError(f"the tensor {name} is missing.")
     shape = tensors[name].shape
     if len(shape) != dimensions or max(shape) > MAX_WIDTH:
-        raise ModelError(f"{name} has the shape {list(shape)}; it must have {dimensions} dimensions of moderate size.")
+        raise ModelError(f"{name} has shape {list(shape)}; it must have {dimensions} dimensions of reasonable size.")
     return shape
 
 

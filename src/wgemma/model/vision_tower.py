@@ -1,8 +1,8 @@
-"""The vision transformer of E2B, E4B, 26B and 31B: its weights on the GPU, and its layers, recorded.
+"""The vision transformer of E2B, E4B, 26B and 31B: loads its weights and records its layers.
 
-Each layer is a program of its own: a large image is many seconds of work on a small GPU, and drivers end what runs too
-long; and while the GPU works on one layer, the next is recorded. The residual stream changes buffers with every norm
-(kernels/residual.wgsl), as in the decoder.
+Each layer is a separate program: a large image takes many seconds on a small GPU, and drivers kill what runs too long;
+also, the next layer is recorded while the GPU works on one. As in the decoder, the residual stream switches buffers
+with every norm (kernels/residual.wgsl).
 """
 
 import math
@@ -13,44 +13,45 @@ from typing import Any
 
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import THREADS, pairs
-from wgemma.model.places import Places, add_places, load_places
+from wgemma.model.places import VisionPositions, add_places, load_places
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.tower import EPS, PACKED, Bounds, Linear, Scratch, flat, linear, load_linear, submit
+from wgemma.model.tower import EPS, PACKED, Bounds, Linear, flat, linear, load_linear, submit
 from wgemma.model.vision_config import BUDGETS, PATCHES, POOL, ROPE_BASE, SIDE, VisionConfig
 from wgemma.model.weights import RowOrder, Uploader
 from wgemma.sync import breathe
 
-FFN_ROWS = 2560  # patches that go through the feed-forward block together: its scratch is the widest
+FFN_ROWS = 2560  # patches per feed-forward step, to bound its scratch, the largest
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """`linears` by their names in the file; the norms lie in pairs: what ends a block, what begins the next."""
+class VisionLayer:
+    """`linears` by their names in the file; norms are paired: after a block, before the next."""
 
     linears: Mapping[str, Linear]
-    attention_norms: Buffer  # [2, D]: what ended the layer before, ln1
+    attention_norms: Buffer  # [2, D]: after the previous layer, ln1
     ffn_norms: Buffer  # [2, D]: attn_post_norm, ln2
     head_norms: Buffer  # [2, head_dim]: q, k
-    scale: float  # of the stream when the layer before ended
+    scale: float  # applied to the stream after the previous layer
 
 
 @dataclass(frozen=True, slots=True)
 class Tower:
     config: VisionConfig
     patches: Linear
-    places: Places
+    places: VisionPositions
     turns: Buffer
-    layers: tuple[Layer, ...]
-    last_norms: Buffer  # [2, D]: what ends the last layer, nothing
+    layers: tuple[VisionLayer, ...]
+    last_norms: Buffer  # [2, D]: after the last layer, none
     last_scale: float
     pooled: Buffer  # [2, D]: bias, scale
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
     async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
-        """Submits the way from patches x [patches, 768] to what the projector reads, y [tokens, D]."""
-        with Scratch(device, "vision scratch") as scratch:
+        """Submits the computation from patches x [patches, 768] to the projector's input y [tokens, D]."""
+        with Ledger(device) as scratch:
             await _Run(self, device, scratch, across, down).all(x, y)
 
 
@@ -69,7 +70,7 @@ async def load_tower(uploader: Uploader, config: VisionConfig, tensors: Mapping[
     for i in range(config.layers):
         block = f"v.blk.{i}."
         layers.append(
-            Layer(
+            VisionLayer(
                 linears={name: await load_linear(uploader, tensors, block + name) for name in PACKED},
                 attention_norms=upload("vision norms", end, await vector(f"{block}ln1.weight")),
                 ffn_norms=upload(
@@ -102,19 +103,20 @@ async def load_tower(uploader: Uploader, config: VisionConfig, tensors: Mapping[
 
 
 class _Run:
-    """One image's way through the tower."""
+    """One image's run through the tower."""
 
-    def __init__(self, tower: Tower, device: Device, scratch: Scratch, across: int, down: int) -> None:
+    def __init__(self, tower: Tower, device: Device, scratch: Ledger, across: int, down: int) -> None:
         self.tower = tower
         self.device = device
         self.across = across
         self.patches = across * down
         config = tower.config
-        rows = [scratch.buffer(4 * self.patches * config.inner) for _ in range(6)]
+        rows = [scratch.buffer(4 * self.patches * config.inner, "vision scratch") for _ in range(6)]
         self.h, self.h_next, self.x, self.q, self.k, self.v = rows
         fitting = device.limits.binding // (4 * config.ffn_width) // 64 * 64
         self.chunk = min(self.patches, FFN_ROWS, max(fitting, 64))
-        self.gate, self.up, self.gated = (scratch.buffer(4 * self.chunk * config.ffn_width) for _ in range(3))
+        wide = [scratch.buffer(4 * self.chunk * config.ffn_width, "vision scratch") for _ in range(3)]
+        self.gate, self.up, self.gated = wide
 
     async def all(self, patches: Buffer, y: Buffer) -> None:
         tape = Tape(self.device, "vision")
@@ -131,9 +133,9 @@ class _Run:
         linear(tape, self.tower.patches, self.patches, patches, self.x)
         add_places(tape, self.tower.places, self.patches, self.across, self.x, self.h)
 
-    def _layer(self, tape: Tape, layer: Layer) -> None:
+    def _layer(self, tape: Tape, layer: VisionLayer) -> None:
         config, count = self.tower.config, self.patches
-        # Before the first layer nothing is pending: its norm is zero, and v, which it multiplies, is still all zeros.
+        # Nothing is pending before the first layer: the norm is zero, and so is v, which it multiplies.
         self._norm(tape, self.v, layer.attention_norms, layer.scale)
         for name, y in (("attn_q", self.q), ("attn_k", self.k), ("attn_v", self.v)):
             linear(tape, layer.linears[name], count, self.x, y)
@@ -149,8 +151,8 @@ class _Run:
         for first in range(0, count, self.chunk):
             self._ffn(tape, layer, first, min(self.chunk, count - first))
 
-    def _ffn(self, tape: Tape, layer: Layer, first: int, rows: int) -> None:
-        """The feed-forward block of some patches, from x to v."""
+    def _ffn(self, tape: Tape, layer: VisionLayer, first: int, rows: int) -> None:
+        """The feed-forward block for some patches, from x to v."""
         config = self.tower.config
         row_bytes = 4 * config.inner
         x, y = (Span(buffer, first * row_bytes, rows * row_bytes) for buffer in (self.x, self.v))
@@ -163,7 +165,7 @@ class _Run:
         linear(tape, layer.linears["ffn_down"], rows, self.gated, y)
 
     def _pool(self, tape: Tape, y: Buffer) -> None:
-        """The last sum, the tokens, and their norm without weights."""
+        """Adds the last output, pools patches into tokens, and applies a norm without weights."""
         inner, tokens = self.tower.config.inner, self.patches // POOL**2
         self._norm(tape, self.v, self.tower.last_norms, self.tower.last_scale)
         pooled = {"x": self.h, "adjust": self.tower.pooled, "y": self.q}
@@ -184,16 +186,16 @@ def norm(tape: Tape, columns: int, rows: int, bindings: Mapping[str, Buffer], sc
 
 
 def plain_norm(tape: Tape, columns: int, rows: int, h: Buffer, scratch: Buffer, plain: Buffer, y: Buffer) -> None:
-    """y = rms(h): a norm whose weights are ones, after nothing."""
+    """y = rms(h): a norm whose weights are ones, with nothing pending."""
     norm(tape, columns, rows, {"h": h, "o": h, "norms": plain, "h_out": scratch, "x": y})
 
 
 def attention_constants(device: Device, head_dim: int) -> dict[str, Any]:
-    """How vision_attention.wgsl cuts a head: as coarsely as workgroup memory and its threads' registers allow."""
+    """How vision_attention.wgsl slices a head: as coarsely as workgroup memory and registers allow."""
     vectors = head_dim // 4
     if device.compact:
         return {"QUADS": vectors}
-    room = device.limits.workgroup_memory // 16 - 576 - 128  # beside the shares and what the threads tell each other
+    room = device.limits.workgroup_memory // 16 - 576 - 128  # besides the shares and what threads exchange
     slice_ = max(size for size in (1, 2, 3, 4) if vectors % size == 0 and 96 * (size | 1) <= room)
     values = max(keys for keys in (8, 16) if keys * vectors <= min(512, room - 8))
     tile = max(96 * (slice_ | 1), values * vectors + 8)

@@ -1,4 +1,4 @@
-"""The 12B's eyes: no transformer, one linear layer over patches of 48 × 48 pixels, with norms around it."""
+"""The 12B's vision: no transformer, just one linear layer over patches of 48 × 48 pixels, with norms around it."""
 
 from array import array
 from collections.abc import Mapping
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import THREADS
-from wgemma.model.places import Places, add_places, load_places
-from wgemma.model.tower import Linear, Scratch, linear, load_linear, submit
+from wgemma.model.places import VisionPositions, add_places, load_places
+from wgemma.model.tower import Linear, linear, load_linear, submit
 from wgemma.model.vision_config import VisionConfig
 from wgemma.model.vision_tower import plain_norm
 from wgemma.model.weights import Uploader
@@ -21,15 +22,15 @@ EPS = 1e-5  # of the layer norms
 class Unified:
     config: VisionConfig
     patches: Linear
-    places: Places
+    places: VisionPositions
     norms: tuple[Buffer, ...]  # [2, columns], [2, D], [2, D]: weight, bias
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
     async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
-        """Submits the way from patches x [tokens, 6912] to what the projector reads, y [tokens, D]."""
+        """Submits the computation from patches x [tokens, 6912] to the projector's input y [tokens, D]."""
         rows, columns, inner = across * down, self.config.columns, self.config.inner
-        with Scratch(device, "vision scratch") as scratch:
-            normed, h = scratch.buffer(4 * rows * columns), scratch.buffer(4 * rows * inner)
+        with Ledger(device) as scratch:
+            normed, h = scratch.buffers((4 * rows * width, "vision scratch") for width in (columns, inner))
             tape = Tape(device, "vision")
             _layer_norm(tape, rows, columns, x, self.norms[0], normed)
             linear(tape, self.patches, rows, normed, h)

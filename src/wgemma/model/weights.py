@@ -1,7 +1,7 @@
-"""From the file to the GPU and nowhere else: tensors are streamed in pieces, repacked by a kernel, and stay there.
+"""Streams tensors from the file to the GPU in pieces, where a kernel repacks them.
 
-A `Matrix` is one or more tensors of one type, their rows in the order the matmuls like, cut by rows into parts that fit
-a binding. The Python heap never holds more than one piece, and of a memory-mapped file not even that.
+A `Matrix` is one or more tensors of one type, with rows in the order the matmuls need, split by rows into parts that
+fit a binding. The Python heap never holds more than one piece, and with a memory-mapped file not even that.
 """
 
 import math
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
-from wgemma.gpu.device import Buffer, Device, Span
+from wgemma.gpu.device import Buffer, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.planes import PLANES, Planes
 
-PIECE = 32 << 20  # bytes that are sent to the GPU at once
-ON_THE_WAY = 4 * PIECE  # bytes that wait for it in the driver's own memory, at most
-ROOM = 64  # parts have room for a multiple of so many rows: matvec.wgsl asks for some before it knows their number
-_FAR = 1 << 30  # a group that never ends
+PIECE = 32 << 20  # bytes uploaded at once
+ON_THE_WAY = 4 * PIECE  # the most bytes in flight, held in the driver's memory
+ROOM = 64  # parts are padded to a multiple of this many rows: matvec.wgsl reads some before it knows how many
+_FAR = 1 << 30  # no grouping
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class RowOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MatrixPart:
     """Rows [first, first + rows) of a matrix, in planes."""
 
     first: int
@@ -47,18 +48,18 @@ class Part:
         return {"codes": self.codes, "scales": self.scales or self.codes}
 
     def experts(self, each: int) -> dict[str, int]:
-        """Which experts these rows are, `each` so many: what kernels that pick one want to know."""
+        """Which experts these rows are, at `each` rows per expert, as parameters for kernels."""
         return {"first_expert": self.first // each, "experts": self.rows // each}
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`rows` × `columns` weights of one type; zeros fill the last block of 32 of a row."""
+    """`rows` × `columns` weights of one type; the last block of 32 of a row is padded with zeros."""
 
     kind: str
     rows: int
     columns: int
-    parts: tuple[Part, ...]
+    parts: tuple[MatrixPart, ...]
 
     @property
     def planes(self) -> Planes:
@@ -70,36 +71,42 @@ class Matrix:
 
 
 class Uploader:
-    """Brings the tensors of one file to one device. `progress` hears of every piece's bytes."""
+    """Uploads the tensors of one file to one device. `progress` gets the byte count of every piece. With a planning
+    ledger nothing is read or uploaded: vectors are zeros and matrices have no content."""
 
-    def __init__(self, device: Device, gguf: Gguf, progress: Callable[[int], None] = lambda nbytes: None) -> None:
-        self.device = device
+    def __init__(self, ledger: Ledger, gguf: Gguf, progress: Callable[[int], None] = lambda nbytes: None) -> None:
+        self.ledger = ledger
+        self.device = ledger.device
         self.gguf = gguf
         self.progress = progress
-        self.buffers: list[Buffer] = []
         self._staging: Buffer | None = None
         self._sent = 0  # bytes since the last flush
         self._small: dict[str, bytes] = {}
 
     def close(self) -> None:
-        """Gives the staging memory back; the matrices stay."""
+        """Frees the staging memory; the matrices stay."""
         self.expect(())
         if self._staging is not None:
             self.device.free(self._staging)
             self._staging = None
 
     def expect(self, tensors: Iterable[Tensor]) -> None:
-        """Says what will be loaded, in about this order, so that a slow source can fetch it ahead."""
-        self.gguf.source.expect((start, size) for tensor in tensors for start, size, _ in _pieces(tensor))
+        """Announces what will be loaded, in roughly this order, so that a slow source can prefetch it."""
+        if not self.ledger.plans:
+            self.gguf.source.expect((start, size) for tensor in tensors for start, size, _ in _pieces(tensor))
 
     async def small(self, tensor: Tensor) -> bytes:
-        """The bytes of a tensor that is read over and over, fetched once."""
+        """The bytes of a tensor that is read repeatedly, cached."""
         if tensor.name not in self._small:
             self._small[tensor.name] = bytes(await self.gguf.source.read(tensor.offset, tensor.nbytes))
         return self._small[tensor.name]
 
     async def vector(self, tensor: Tensor) -> "array[float]":
-        """A small tensor as floats; one that holds NaN or Inf is refused here rather than felt in every token."""
+        """A small tensor as floats; raises `ModelError` for NaN or Inf, which would spoil every token."""
+        return array("f", bytes(4 * tensor.elements)) if self.ledger.plans else await self.numbers(tensor)
+
+    async def numbers(self, tensor: Tensor) -> "array[float]":
+        """`vector`, but read even when planning, because sizes depend on it."""
         raw = await self.gguf.source.read(tensor.offset, tensor.nbytes)
         self.progress(tensor.nbytes)
         if tensor.type == "F32":
@@ -110,20 +117,24 @@ class Uploader:
             wide = b"".join(b"\0\0" + bytes(raw[i : i + 2]) for i in range(0, len(raw), 2))
             values = array("f", wide)
         if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
-            raise ModelError(f"{tensor.name} holds a number that is not finite: the file is damaged.")
+            raise ModelError(f"{tensor.name} contains NaN or Inf; the file is damaged.")
         return values
 
     def upload(self, data: bytes | memoryview, label: str) -> Buffer:
-        buffer = self.device.buffer(len(data), label)
-        self.buffers.append(buffer)
-        self.device.write(buffer, 0, data)
+        return self.upload_made(len(data), label, lambda: data)
+
+    def upload_made(self, size: int, label: str, make: Callable[[], bytes | memoryview]) -> Buffer:
+        """`upload` of data that is slow to compute, which planning skips."""
+        buffer = self.ledger.buffer(size, label)
+        if not self.ledger.plans:
+            self.device.write(buffer, 0, make())
         return buffer
 
     async def matrix(
         self, sources: Sequence[tuple[Tensor, RowOrder]], unit: int = 1, *, ragged: bool = False
     ) -> Matrix:
-        """One matrix from tensors of one type and width; a part never splits `unit` rows that belong together. Those
-        who multiply with a `ragged` one know that its rows may end within a block of 32."""
+        """One matrix from tensors of one type and width; a part never splits `unit` rows that belong together. Kernels
+        that take a `ragged` matrix must expect rows that end within a block of 32."""
         first = sources[0][0]
         kind, columns = first.type, first.shape[0]
         step = 4 if ragged else 32
@@ -131,30 +142,30 @@ class Uploader:
             raise ModelError(f"{first.name} has rows of {columns} values; wgemma needs a multiple of {step}.")
         rows = sum(tensor.elements // columns for tensor, _ in sources)
         parts = tuple(self._parts(PLANES[kind], rows, -(-columns // 32) * 32, unit, first.name))
-        await self.device.confirm()
-        for tensor, order in sources:
-            await self._stream(tensor, order, parts)
+        if not self.ledger.plans:
+            await self.device.confirm()
+            for tensor, order in sources:
+                await self._stream(tensor, order, parts)
         return Matrix(kind, rows, columns, parts)
 
-    def _parts(self, planes: Planes, rows: int, columns: int, unit: int, label: str) -> list[Part]:
+    def _parts(self, planes: Planes, rows: int, columns: int, unit: int, label: str) -> list[MatrixPart]:
         limits = self.device.limits
         most = min(limits.binding, limits.buffer - limits.offset_alignment)
         units = most // planes.nbytes(ROOM, columns) * ROOM // unit
         if not units:
-            raise ModelError(f"{label}: {unit} rows of {columns} are too many for a binding of {most} bytes.")
+            raise ModelError(f"{label}: {unit} rows of {columns} do not fit into a binding of {most} bytes.")
         parts = []
         for start in range(0, rows, units * unit):
             count = min(units * unit, rows - start)
             room = room_for(count)
             code_bytes, scale_bytes = planes.code_bytes(room, columns), planes.scale_bytes(room, columns)
             edge = -(-code_bytes // limits.offset_alignment) * limits.offset_alignment
-            buffer = self.device.buffer(edge + scale_bytes, label)
-            self.buffers.append(buffer)
+            buffer = self.ledger.buffer(edge + scale_bytes, label)
             scales = Span(buffer, edge, scale_bytes) if scale_bytes else None
-            parts.append(Part(start, count, buffer, Span(buffer, 0, code_bytes), scales))
+            parts.append(MatrixPart(start, count, buffer, Span(buffer, 0, code_bytes), scales))
         return parts
 
-    async def _stream(self, tensor: Tensor, order: RowOrder, parts: Sequence[Part]) -> None:
+    async def _stream(self, tensor: Tensor, order: RowOrder, parts: Sequence[MatrixPart]) -> None:
         first_row = 0
         for start, size, rows in _pieces(tensor):
             staging = self._room(size)
@@ -172,7 +183,7 @@ class Uploader:
             first_row += rows
 
     def _room(self, size: int) -> Buffer:
-        """Staging memory for a piece."""
+        """The staging buffer, large enough for a piece."""
         if self._staging is None or self._staging.size < size:
             if self._staging is not None:
                 self.device.free(self._staging)
@@ -181,7 +192,7 @@ class Uploader:
 
 
 def _pieces(tensor: Tensor) -> Iterator[tuple[int, int, int]]:
-    """A tensor's bytes on their way: (offset, size, rows) of whole rows, and of whole words but for the last."""
+    """A tensor in pieces: (offset, size, rows) of whole rows, and, except for the last, of whole words."""
     row_bytes = tensor.format.row_nbytes(tensor.shape[0])
     rows = tensor.elements // tensor.shape[0]
     step = max(PIECE // row_bytes // 4 * 4, 1)
@@ -191,12 +202,14 @@ def _pieces(tensor: Tensor) -> Iterator[tuple[int, int, int]]:
 
 
 def room_for(rows: int) -> int:
-    """The rows that a part of so many has room for."""
+    """The padded number of rows of a part."""
     return -(-rows // ROOM) * ROOM
 
 
-def repack(tape: Tape, tensor: Tensor, order: RowOrder, part: Part, staging: Buffer, first_row: int, rows: int) -> None:
-    """Records the repacking of `rows` rows that lie in `staging` into `part`."""
+def repack(
+    tape: Tape, tensor: Tensor, order: RowOrder, part: MatrixPart, staging: Buffer, first_row: int, rows: int
+) -> None:
+    """Records the repacking of `rows` rows from `staging` into `part`."""
     blocks = -(-tensor.shape[0] // 32)
     row_words = tensor.format.row_nbytes(tensor.shape[0]) // 4
     targets = {"raw": staging, "codes": part.codes, "scales": part.scales or part.codes}

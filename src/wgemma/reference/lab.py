@@ -20,11 +20,12 @@ from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.shaders import Values
 from wgemma.gpu.tape import Tape
+from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
-from wgemma.model.weights import Matrix, Part, RowOrder, repack, room_for
+from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack, room_for
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import quantize
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 from wgemma.sync import run
 
 POISON = b"\x7a"
@@ -238,7 +239,7 @@ class Lab:
                 tape.free()
         return Matrix(kind, rows, columns, tuple(parts))
 
-    def _part(self, kind: str, columns: int, first: int, rows: int) -> Part:
+    def _part(self, kind: str, columns: int, first: int, rows: int) -> MatrixPart:
         """Planes with poison in and around them; scales that are set bit by bit begin at zero, as a new buffer's do."""
         planes, alignment = PLANES[kind], self.device.limits.offset_alignment
         room = room_for(rows)
@@ -247,9 +248,9 @@ class Lab:
         scales = (b"\0" if planes.halves else POISON) * scale_bytes
         buffer = self._filled(POISON * edge + scales + POISON * (4 * GUARD))
         span = Span(buffer, edge, scale_bytes) if scale_bytes else None
-        return Part(first, rows, buffer, Span(buffer, 0, code_bytes), span)
+        return MatrixPart(first, rows, buffer, Span(buffer, 0, code_bytes), span)
 
-    def margins(self, part: Part) -> Array:
+    def margins(self, part: MatrixPart) -> Array:
         """What lies between and behind the planes of a part: all of it should be untouched."""
         words = np.frombuffer(run(self.device.read(part.buffer)), dtype="<f4").astype(np.float64)
         edge = part.scales.offset if part.scales else part.codes.size

@@ -30,7 +30,7 @@ from wgemma.reference.lab import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseVerdict:
     name: str
     kernel: str
     error: float
@@ -45,10 +45,10 @@ def cases() -> Iterator[Case]:
         yield from family.cases()
 
 
-def sweep(device: Device, only: str | None = None, *, quick: bool = False) -> Iterator[Verdict]:
+def sweep(device: Device, only: str | None = None, *, quick: bool = False) -> Iterator[CaseVerdict]:
     """Runs the cases of one kernel, or all; `quick` is a subset that still meets every kernel and weight type."""
     for case in cases():
         if only in (None, case.kernel) and (case.quick or not quick):
             outcome = case.run(device)
             error = outcome.error()
-            yield Verdict(case.name, case.kernel, error, outcome.tolerance, error <= outcome.tolerance)
+            yield CaseVerdict(case.name, case.kernel, error, outcome.tolerance, error <= outcome.tolerance)

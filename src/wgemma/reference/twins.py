@@ -8,24 +8,16 @@ Shapes: R rows, K columns of x and W, N rows of W, E experts, S slots (experts a
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wgemma.model.passes import Row
 from wgemma.model.weights import RowOrder
 from wgemma.reference.decoder import attend, gelu, rms, rotate, softcap
 
 Array: TypeAlias = NDArray[Any]
-
-
-class Row(NamedTuple):
-    """A row as row.wgsl has it."""
-
-    used: int
-    position: int
-    token: int = 0
-    sees: int = 0
 
 
 def wide(x: Array) -> Array:

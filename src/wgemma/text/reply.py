@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from wgemma.text.arguments import ToolCall, parse_call
 
-__all__ = ["Part", "ReplyParser", "ToolCall"]
+__all__ = ["ReplyParser", "ReplyPart", "ToolCall"]
 
 _OPEN_CHANNEL = "<|channel>"
 _CLOSE_CHANNEL = "<channel|>"
@@ -35,7 +35,7 @@ Kind = Literal["thinking", "content", "tool_call"]
 
 
 @dataclass(frozen=True)
-class Part:
+class ReplyPart:
     kind: Kind
     text: str = ""
     tool_call: ToolCall | None = None
@@ -59,7 +59,7 @@ class ReplyParser:
         self._call: list[str] = []
         self._parts: list[tuple[Kind, list[str] | ToolCall]] = []
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[ReplyPart]:
         text = self._unfinished + text
         last = text.rfind("<")
         cut = last if last >= 0 and text[last:] in _UNFINISHED else len(text)
@@ -72,7 +72,7 @@ class ReplyParser:
                 self._on_text(piece)
         return self._take()
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[ReplyPart]:
         """Ends the stream: flushes what was held back and closes an open tool call."""
         rest, self._unfinished = self._unfinished, ""
         if rest:
@@ -177,9 +177,9 @@ class ReplyParser:
         else:
             self._parts.append((self._state, [text]))
 
-    def _take(self) -> list[Part]:
+    def _take(self) -> list[ReplyPart]:
         parts, self._parts = self._parts, []
         return [
-            Part(kind, tool_call=body) if isinstance(body, ToolCall) else Part(kind, "".join(body))
+            ReplyPart(kind, tool_call=body) if isinstance(body, ToolCall) else ReplyPart(kind, "".join(body))
             for kind, body in parts
         ]

@@ -1,9 +1,9 @@
-"""Which examples make which step: a function of the examples, the settings and the epoch alone, so that a run taken up
-again at any step meets exactly what it would have met.
+"""Which examples form which step: this depends only on the examples, the settings and the epoch, so a run resumed at
+any step sees exactly what it would have seen.
 
-A pack is examples behind each other in one pass, at most `seq` tokens together; each sees only itself. A step is
-`batch` packs, the last one of an epoch perhaps fewer: every example is met once in every epoch. The loss of a step is
-the sum over all its targets divided by their number, so it does not matter how its examples are packed.
+A pack is several examples, one after another, in one pass, at most `seq` tokens together; each attends only to itself.
+A step is `batch` packs, or fewer at the end of an epoch: every epoch uses every example once. A step's loss is the sum
+over all targets divided by their number, so it does not depend on the packing.
 """
 
 import random
@@ -16,7 +16,7 @@ from wgemma.train.data import Example
 
 
 class Pack(tuple[Example, ...]):
-    """Examples of one pass, in the order of its rows."""
+    """The examples of one pass, in row order."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Pack(tuple[Example, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one update of the weights is made from."""
+    """The packs of one weight update."""
 
     epoch: int
     packs: tuple[Pack, ...]
@@ -46,11 +46,11 @@ class Step:
 
 
 def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """Examples to train on and to validate with: a share drawn by the seed, at least one of each."""
+    """Examples for training and for validation, a random share chosen by the seed; at least one of each."""
     if not share:
         return list(examples), []
     if len(examples) < 2:
-        raise DataError("one example cannot be split; take validation 0, or a file of its own for it.")
+        raise DataError("one example cannot be split. Set validation to 0, or give it a separate file.")
     count = min(max(round(share * len(examples)), 1), len(examples) - 1)
     held = set(random.Random(f"{seed} validation").sample(range(len(examples)), count))
     kept = [example for i, example in enumerate(examples) if i not in held]
@@ -58,17 +58,17 @@ def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Ex
 
 
 def pack(examples: Sequence[Example], seq: int) -> list[Pack]:
-    """Best fit: an example joins the pack with the least room that it fits into, or opens one."""
+    """Best fit: an example goes into the fullest pack that has room for it, or into a new one."""
     packs: list[list[Example]] = []
-    rooms: list[tuple[int, int]] = []  # (room, pack), in order
+    spaces: list[tuple[int, int]] = []  # (space, pack), in order
     for example in examples:
         size = len(example)
-        place = bisect_left(rooms, (size, 0))
-        room, index = rooms.pop(place) if place < len(rooms) else (seq, len(packs))
+        place = bisect_left(spaces, (size, 0))
+        space, index = spaces.pop(place) if place < len(spaces) else (seq, len(packs))
         if index == len(packs):
             packs.append([])
         packs[index].append(example)
-        insort(rooms, (room - size, index))
+        insort(spaces, (space - size, index))
     return [Pack(examples) for examples in packs]
 
 
@@ -90,11 +90,11 @@ class Batches:
         return [Step(number, tuple(packs[at : at + self.batch])) for at in range(0, len(packs), self.batch)]
 
     def count(self, epochs: int) -> int:
-        """How many steps so many epochs are."""
+        """The number of steps in this many epochs."""
         return sum(len(self.epoch(number)) for number in range(epochs))
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Step after step from `start` on, epoch after epoch without end."""
+        """An endless stream of steps from `start` on, epoch after epoch."""
         number = 0
         while True:
             steps = self.epoch(number)
@@ -103,11 +103,11 @@ class Batches:
             number += 1
 
 
-# -- what a step's packs become on the GPU
+# -- packs to GPU passes
 
 
 def passes(packs: Sequence[Pack], rows: int) -> Iterable[list[Pack]]:
-    """Packs that go through together: as many as fit, in their order."""
+    """Groups packs into passes: as many as fit, in order."""
     some: list[Pack] = []
     for pack in packs:
         if some and sum(other.rows for other in some) + pack.rows > rows:
@@ -119,7 +119,7 @@ def passes(packs: Sequence[Pack], rows: int) -> Iterable[list[Pack]]:
 
 
 def bucket(rows: int) -> int:
-    """The rows a pass is recorded for: powers of two from 32 on, and half way between."""
+    """The rows a pass is recorded for: powers of two from 32 on, and the midpoints between them."""
     size = 32
     while size < rows:
         if size >= 64 and size * 3 // 2 >= rows:

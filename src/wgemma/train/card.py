@@ -1,24 +1,24 @@
-"""The card of an adapter: what it was made from and how, and how to use it. Markdown, with the head that model hubs
-read."""
+"""An adapter's model card: what it was trained on and how, and how to use it. Markdown, with front matter for model
+hubs."""
 
 import json
 from collections.abc import Sequence
 
-from wgemma import __version__
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
+from wgemma.version import __version__
 
 
 def card(
     *,
     base: str,
-    settings: Settings,
+    settings: TrainingSettings,
     counts: Sequence[tuple[str, str]],
     steps: int,
     losses: Sequence[float],
     validation: Sequence[tuple[int, float]],
     gguf: str,
 ) -> str:
-    """`counts` are facts about the data, as pairs of a name and a figure."""
+    """`counts` are facts about the data, as (name, value) pairs."""
     facts = [
         ("rank, alpha", f"{settings.rank}, {settings.alpha:g}" + (" (rsLoRA)" if settings.rslora else "")),
         ("targets", ", ".join(settings.targets)),

@@ -1,13 +1,13 @@
-"""A training on disk: everything to go on exactly where it stopped, all of it or nothing.
+"""Training state on disk: everything needed to resume exactly where it stopped, written all or nothing.
 
-    checkpoint-40/state.json    version, step, settings, losses so far, and what the run belongs to: the fingerprints of
-                                model and data; sizes and SHA-256 of the files beside it
-    checkpoint-40/values.bin    A and B of every target, f32, as they lie on the GPU
-    checkpoint-40/first.bin     Adam's two moments of each
+    checkpoint-40/state.json    version, step, settings, losses so far, fingerprints of model and data; sizes
+                                and SHA-256 of the other files
+    checkpoint-40/values.bin    A and B of every target, f32, in GPU layout
+    checkpoint-40/first.bin     Adam's two moments
     checkpoint-40/second.bin
 
-The order of the data follows from the settings, the data and the step. A checkpoint is written beside its place and
-then renamed, and the last two are kept: whatever happens while one is written, the one before is whole.
+The order of the data follows from the settings, the data and the step. A checkpoint is written under a temporary name
+and then renamed, and the last two are kept: whatever happens during a write, the previous one is intact.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wgemma.errors import SettingsError, TrainingError
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 VERSION = 1
 KEPT = 2
@@ -29,13 +29,13 @@ _PREFIX, _PART, _FILE = "checkpoint-", ".part", ".bin"
 
 
 class Storage(Protocol):
-    """Where checkpoints lie: a folder, or what a web page has instead. Trouble is an OSError."""
+    """Where checkpoints are stored: a folder, or a web page's equivalent. Failures raise OSError."""
 
     name: str
 
     async def names(self) -> list[str]: ...
     async def save(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Writes the files under one name, all of them or none."""
+        """Writes the files under one name, all or none."""
         ...
 
     async def load(self, name: str) -> dict[str, bytes]: ...
@@ -44,10 +44,10 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A run after `step` updates."""
+    """The state of a run after `step` updates."""
 
     step: int
-    settings: Settings
+    settings: TrainingSettings
     model: str
     data: str
     tensors: dict[str, bytes]
@@ -60,18 +60,18 @@ class Checkpoint:
 
     def refuse_model(self, model: str) -> None:
         if model != self.model:
-            raise TrainingError(f"{self.name} belongs to another model; name the one it was made with.")
+            raise TrainingError(f"{self.name} belongs to another model. Use the one it was trained with.")
 
-    def refuse_others(self, settings: Settings, data: str) -> None:
-        """Says why other examples or other settings cannot go on from here."""
+    def refuse_others(self, settings: TrainingSettings, data: str) -> None:
+        """Raises `TrainingError` if the settings or examples differ from this checkpoint's."""
         differing = self.settings.differences(settings)
         if differing:
             told = "; ".join(differing)
-            raise TrainingError(f"{self.name} was made with other settings ({told}); leave them as they were.")
+            raise TrainingError(f"{self.name} was made with other settings ({told}). Use the same ones to resume.")
         if data != self.data:
             raise TrainingError(
-                f"{self.name} was made with other examples than these; resume with the file it was begun with, "
-                "or begin anew in another folder."
+                f"{self.name} was made with other examples. Resume with the original file, "
+                "or start again in another folder."
             )
 
 
@@ -96,7 +96,7 @@ class Folder:
                 with (part / file_name).open("wb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(file.fileno())  # before the rename, or a power cut could leave a whole name on half a file
+                    os.fsync(file.fileno())  # before the rename, or a power cut could leave a truncated file
             part.rename(self.path / name)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
@@ -110,29 +110,29 @@ class Folder:
 
 
 async def steps_saved(storage: Storage) -> list[int]:
-    """The steps of which there is a checkpoint, in order."""
+    """The steps that have a checkpoint, in order."""
     numbers = (name.removeprefix(_PREFIX) for name in await storage.names() if name.startswith(_PREFIX))
     return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
 
 async def save(storage: Storage, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint, then lets go of all but the last two."""
+    """Writes a checkpoint, then deletes all but the last two."""
     before = await steps_saved(storage)
     try:
         await storage.save(checkpoint.name, _files(checkpoint))
     except OSError as error:
         reason = error.strerror or error
-        intact = f" {_PREFIX}{before[-1]} is intact: make room and go on with --resume." if before else ""
+        intact = f" {_PREFIX}{before[-1]} is intact. Free some space and continue with --resume." if before else ""
         raise TrainingError(f"{checkpoint.name} cannot be written to {storage.name}: {reason}.{intact}") from None
     for step in [step for step in before if step != checkpoint.step][: -(KEPT - 1)]:
         await storage.remove(f"{_PREFIX}{step}")
 
 
 async def latest(storage: Storage) -> Checkpoint:
-    """The last checkpoint, whole."""
+    """The last checkpoint, verified."""
     steps = await steps_saved(storage)
     if not steps:
-        raise TrainingError(f"{storage.name} holds no checkpoint to go on from; begin without --resume.")
+        raise TrainingError(f"{storage.name} has no checkpoint to resume from. Start without --resume.")
     name = f"{_PREFIX}{steps[-1]}"
     try:
         files = await storage.load(name)
@@ -141,8 +141,8 @@ async def latest(storage: Storage) -> Checkpoint:
     try:
         return _opened(files)
     except (KeyError, ValueError, TypeError, AttributeError, SettingsError):
-        other = f" Delete it, and {_PREFIX}{steps[-2]} is taken." if len(steps) > 1 else ""
-        raise TrainingError(f"{name} in {storage.name} is damaged, or of another version of wgemma.{other}") from None
+        other = f" Delete it to resume from {_PREFIX}{steps[-2]}." if len(steps) > 1 else ""
+        raise TrainingError(f"{name} in {storage.name} is damaged or from another version of wgemma.{other}") from None
 
 
 def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
@@ -169,7 +169,7 @@ def _opened(files: dict[str, bytes]) -> Checkpoint:
             raise ValueError(f"{name} is not what was written")
     return Checkpoint(
         step=int(state["step"]),
-        settings=Settings.of(state["settings"]),
+        settings=TrainingSettings.of(state["settings"]),
         model=str(state["model"]),
         data=str(state["data"]),
         tensors={name.removesuffix(_FILE): files[name] for name in state["files"]},

@@ -1,11 +1,11 @@
-"""The loss over the steps as an SVG, drawn by hand: no library, legible on light and on dark ground."""
+"""Draws the loss curve as an SVG, without a library, readable on light and dark backgrounds."""
 
 import math
 from collections.abc import Sequence
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 40, 48
-POINTS = 800  # more than there are pixels would only make the file large
+POINTS = 800  # more points than pixels would only enlarge the file
 SMOOTHING = 0.9
 
 STYLE = """
@@ -20,7 +20,7 @@ svg { color-scheme: light dark; font: 12px system-ui, sans-serif; }
 
 
 def curve(losses: Sequence[float], validation: Sequence[tuple[int, float]] = (), title: str = "loss") -> str:
-    """losses[i] is that of step i + 1; `validation` are (step, loss)."""
+    """losses[i] is the loss of step i + 1; `validation` is a list of (step, loss)."""
     points = [(i + 1.0, loss) for i, loss in enumerate(losses) if math.isfinite(loss)]
     held = [(float(step), loss) for step, loss in validation if math.isfinite(loss)]
     chart = _Chart(points + held)
@@ -40,7 +40,7 @@ def curve(losses: Sequence[float], validation: Sequence[tuple[int, float]] = (),
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """A running mean that forgets, and starts at the first value instead of at nothing."""
+    """An exponential moving average, corrected to start at the first value instead of 0."""
     out, mean, weight = [], 0.0, 0.0
     for value in values:
         mean = SMOOTHING * mean + (1 - SMOOTHING) * value
@@ -59,7 +59,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 class _Chart:
-    """From steps and losses to places on the drawing."""
+    """Maps steps and losses to coordinates."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         steps, losses = [x for x, _ in points] or [1.0], [y for _, y in points] or [0.0, 1.0]

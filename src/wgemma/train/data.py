@@ -1,14 +1,14 @@
-"""Examples from a file: lines of JSON (or one JSON list) become token ids and labels, by the model's own template.
+"""Reads examples from a file: JSON lines (or one JSON list) become token ids and labels, using the model's template.
 
-    {"messages": [{"role": "user", "content": …}, …], "tools": […]}     every reply is learnt; tools may be left out
+    {"messages": [{"role": "user", "content": …}, …], "tools": […]}     every reply is learnt; tools are optional
     {"prompt": "…", "completion": "…"}                                  one question, one reply; or lists of messages,
-                                                                        of which only the completion's are learnt
-    {"instruction": "…", "input": "…", "output": "…"}                   Alpaca; input may be empty or left out
+                                                                        only the completion's being learnt
+    {"instruction": "…", "input": "…", "output": "…"}                   Alpaca; input may be empty or missing
     {"ids": […], "labels": […]}                                         ready-made; a label of −100 is not learnt
 
-labels[t] is the token at t where the model is to predict it from those before, and IGNORED elsewhere. What is learnt is
-what the model writes itself, with the token that ends its turn. Nothing is dropped in silence: a bad line stops
-everything with its number, unless bad lines are to be skipped, and then they are counted.
+labels[t] is the token at t if the model must predict it, otherwise IGNORED. It learns only what it writes itself,
+including the token that ends its turn. Nothing is dropped silently: a bad line raises an error with its number, unless
+bad lines are skipped, and then they are counted.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
 IGNORED = -100
-SHOWN = 20  # bad lines named one by one
+SHOWN = 20  # bad lines listed in the error
 _BETWEEN = re.compile(r"[ \t\r\n]*([],]?)[ \t\r\n]*")  # the items of a JSON list
 
 Source: TypeAlias = str | Path | bytes | Iterable[Mapping[str, Any]]
@@ -35,7 +35,7 @@ Source: TypeAlias = str | Path | bytes | Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Token ids and what is to be predicted of them; `line` is where it stood."""
+    """Token ids and their labels; `line` is the line in the file."""
 
     ids: "array[int]"
     labels: "array[int]"
@@ -57,8 +57,8 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Examples in the order of their lines, how many had to be cut, and the lines that were left out. `fingerprint`
-    tells one set from another."""
+    """Examples in line order, how many were truncated, and the lines that were skipped. `fingerprint` identifies the
+    set."""
 
     name: str
     examples: list[Example]
@@ -77,8 +77,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How records become examples: a vocabulary, a prompt style, the model's own system text where a conversation has
-    none, and the most tokens of an example."""
+    """Turns records into examples: with a vocabulary, a prompt style, the most tokens per example, and the model's own
+    system prompt for conversations without one."""
 
     tokenizer: Tokenizer
     style: Literal["small", "large"]
@@ -86,7 +86,7 @@ class Reader:
     system: str | None = None
 
     def example(self, record: Any, line: int) -> tuple[Example, bool]:
-        """A record's example, and whether it had to be cut; a bad one raises DataError with the reason alone."""
+        """A record's example, and whether it was truncated; a bad record raises DataError with just the reason."""
         if not isinstance(record, Mapping):
             raise DataError("not an object")
         if "messages" in record:
@@ -101,7 +101,7 @@ class Reader:
             ids, labels = self._ready_made(record["ids"], record["labels"])
         else:
             raise DataError(
-                f"only the keys {', '.join(map(str, record)) or '(none)':.80}; an example has messages, prompt and "
+                f"only the keys {', '.join(map(str, record)) or '(none)':.80}; an example needs messages, prompt and "
                 "completion, instruction and output, or ids and labels"
             )
         if labels.count(IGNORED) == len(labels):
@@ -112,14 +112,14 @@ class Reader:
         return cut, len(ids) > self.limit
 
     def _conversation(self, messages: Any, tools: Any, first: int = 0) -> tuple["array[int]", "array[int]"]:
-        """Runs of what the model writes and what it does not are tokenised one by one: so it meets them in a chat."""
+        """Tokenises what the model writes and what it does not separately, as happens in a chat."""
         if isinstance(messages, list) and self.system and not _has_system(messages):
             messages, first = [{"role": "system", "content": self.system}, *messages], first + 1
         pieces = lesson(messages, tools=tools, size=self.style, first=first)
         if any(piece.media is not None for piece in pieces):
-            raise DataError("a picture or a sound; only text can be trained on")
+            raise DataError("contains an image or audio; training supports only text")
         if not any(piece.own and not piece.trusted for piece in pieces):
-            raise DataError("no reply of the assistant's to learn")
+            raise DataError("no assistant reply to learn")
         ids, labels = array("i"), array("i")
         run: list[tuple[str, bool]] = []
         for i, piece in enumerate(pieces):
@@ -134,7 +134,7 @@ class Reader:
     def _ready_made(self, ids: Any, labels: Any) -> tuple["array[int]", "array[int]"]:
         for name, values in (("ids", ids), ("labels", labels)):
             if not isinstance(values, list) or not all(type(value) is int for value in values):
-                raise DataError(f"{name} that are not a list of whole numbers")
+                raise DataError(f"{name} must be a list of whole numbers")
         if len(ids) != len(labels):
             raise DataError(f"{len(ids)} ids but {len(labels)} labels")
         if not ids:
@@ -144,8 +144,8 @@ class Reader:
             (i for i in chain(ids, (label for label in labels if label != IGNORED)) if not 0 <= i < size), None
         )
         if wrong is not None:
-            raise DataError(f"the id {wrong}; this vocabulary has 0 to {size - 1}")
-        return array("i", ids), array("i", [IGNORED, *labels[1:]])  # the first is predicted from nothing
+            raise DataError(f"id {wrong} is not in the vocabulary, which has 0 to {size - 1}")
+        return array("i", ids), array("i", [IGNORED, *labels[1:]])  # nothing predicts the first
 
 
 def read_data(
@@ -157,7 +157,7 @@ def read_data(
     system: str | None = None,
     skip_bad: bool = False,
 ) -> Data:
-    """All examples of a file (a path, or its bytes) or of a list of records, which count from 1 as lines do."""
+    """All examples in a file (a path, or its bytes) or a list of records, numbered from 1 like lines."""
     reader = Reader(tokenizer, style, limit, system)
     name = str(source) if isinstance(source, str | Path) else "the data"
     read = _Read()
@@ -167,13 +167,13 @@ def read_data(
     if read.bad and not skip_bad:
         raise DataError(_complaint(name, read.bad))
     if not read.examples:
-        raise DataError(f"{name} holds no example{_left_out(read.bad)}. Write one JSON object per line.")
+        raise DataError(f"{name} contains no example{_left_out(read.bad)}. Write one JSON object per line.")
     return Data(name, read.examples, read.truncated, read.bad, read.digest.hexdigest())
 
 
 @dataclass(slots=True)
 class _Read:
-    """What has come of the lines so far."""
+    """The lines read so far."""
 
     examples: list[Example] = field(default_factory=list)
     truncated: int = 0
@@ -198,7 +198,7 @@ def _complaint(name: str, bad: list[BadLine]) -> str:
     if len(bad) > SHOWN:
         lines.append(f"  and {len(bad) - SHOWN} more")
     count = "a bad line" if len(bad) == 1 else f"{len(bad)} bad lines"
-    return "\n".join([f"{name} has {count}:", *lines, "Mend them, or leave them out with --skip-bad (skip_bad=True)."])
+    return "\n".join([f"{name} has {count}:", *lines, "Fix them, or skip them with --skip-bad (skip_bad=True)."])
 
 
 def _left_out(bad: list[BadLine]) -> str:
@@ -209,19 +209,19 @@ def _left_out(bad: list[BadLine]) -> str:
 
 
 def _messages(record: Mapping[str, Any], key: str, role: str) -> list[Any]:
-    """A prompt or a completion: a text of that role, or messages as they are."""
+    """A prompt or completion: text, which gets this role, or messages, unchanged."""
     value = record[key]
     if isinstance(value, str):
         return [{"role": role, "content": value}]
     if not isinstance(value, list):
-        raise DataError(f"a {key} that is neither a text nor a list of messages")
+        raise DataError(f"{key} must be text or a list of messages")
     return value
 
 
 def _alpaca(record: Mapping[str, Any]) -> list[Any]:
     parts = [record["instruction"], record.get("input") or "", record["output"]]
     if not all(isinstance(part, str) for part in parts):
-        raise DataError("an instruction, input or output that is not a text")
+        raise DataError("instruction, input and output must be text")
     instruction, given, output = parts
     asked = f"{instruction}\n\n{given}" if given.strip() else instruction
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": output}]
@@ -236,7 +236,7 @@ def _has_system(messages: list[Any]) -> bool:
 
 
 def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
-    """Line numbers and what JSON stands there; in place of what is no JSON, a BadLine."""
+    """Line numbers and their parsed JSON, or a BadLine for invalid JSON."""
     if isinstance(source, str | Path):
         try:
             with Path(source).expanduser().open("rb") as file:
@@ -252,7 +252,7 @@ def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
 
 
 def _file_rows(file: BinaryIO) -> Generator[tuple[int, Any], None, None]:
-    """A file whose first letter is a bracket is one list; any other has an object per line."""
+    """A file that starts with a bracket is one list; any other has an object per line."""
     lines = enumerate(iter(file.readline, b""), 1)
     for line, data in lines:
         if line == 1:
@@ -279,11 +279,11 @@ def _parsed(data: bytes, line: int) -> Any:
 
 
 def _list_rows(data: bytes, line: int) -> Generator[tuple[int, Any], None, None]:
-    """The items of a JSON list, one at a time, so that only the text of it all is held."""
+    """The items of a JSON list, parsed one at a time, so that only the text is in memory."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        yield line, BadLine(line, "a list that is not UTF-8")
+        yield line, BadLine(line, "the list is not UTF-8")
         return
     decode, at, seen, items = json.JSONDecoder().raw_decode, text.index("[") + 1, 0, 0
     while found := _BETWEEN.match(text, at):
@@ -294,12 +294,12 @@ def _list_rows(data: bytes, line: int) -> Generator[tuple[int, Any], None, None]
                 yield line, BadLine(line, "something follows the end of the list")
             return
         if (found[1] == ",") != (items > 0):
-            yield line, BadLine(line, "a comma or the end of the list is missing, or a comma is too much")
+            yield line, BadLine(line, "a comma or the end of the list is missing, or there is an extra comma")
             return
         try:
             record, at = decode(text, at)
         except (ValueError, RecursionError):
-            yield line, BadLine(line, "an item of the list that is not JSON")
+            yield line, BadLine(line, "an item of the list is not JSON")
             return
         yield line, record
         items += 1

@@ -1,31 +1,31 @@
-"""Dropout: of every target's input, what A sees has a share of its numbers missing and the rest made larger.
+"""Dropout on each target's input to A: zeroes a share of the numbers and scales up the rest.
 
-Which ones is a hash of the pass's seed and the place in the model, so the way back, and a layer that is computed again,
-meet the same. Matrices that share their input share what is missing.
+A hash of the pass's seed and the place in the model chooses them, so the backward pass and recomputed layers drop the
+same ones. Matrices that share their input share the mask.
 """
 
 from wgemma.gpu.device import Binding, Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows
 from wgemma.model.direct import DirectMatmuls
 from wgemma.model.matmul import Input, Matmuls, Residual
-from wgemma.train.ledger import Ledger
 
 
 class Dropout:
-    """Records it; `seed` is written before every pass."""
+    """Records dropout; write `seed` before every pass."""
 
     def __init__(self, ledger: Ledger, lows: Lows, rows: int, share: float) -> None:
         every = [low for layer in lows.layers for low in layer.values()]
-        self.share = min(round(share * 2**32), 2**32 - 1)  # of all hashes
+        self.share = min(round(share * 2**32), 2**32 - 1)  # as a threshold on 32-bit hashes
         self.larger = 1 / (1 - share)
         self.seed = ledger.buffer(4, "seed")
-        self.room = ledger.buffer(4 * rows * max(low.a.columns for low in every), "what is left of an input")
+        self.output = ledger.buffer(4 * rows * max(low.a.columns for low in every), "dropout output")
         self._salts = {id(low): salt for salt, low in enumerate(every)}
 
     def apply(self, tape: Tape, low: Low, rows: int, x: Binding, y: Buffer | None = None) -> Buffer:
-        """What is left of x, in the room; or added to y."""
-        goal = self.room if y is None else y
+        """Writes x after dropout to `output`, or adds it to y."""
+        goal = self.output if y is None else y
         bindings: dict[str, Binding] = {"x": x, "y": goal, "seed": self.seed}
         params = {"count": low.a.columns, "threshold": self.share, "scale": self.larger}
         params |= {"salt": self._salts[id(low)], "add": y is not None}
@@ -34,7 +34,7 @@ class Dropout:
 
 
 class ManyRows(Matmuls):
-    """Products for many rows, however few there are, because the way back has the same shapes; with dropout, if any."""
+    """Products that use the many-row path for any number of rows, as the backward pass does; with dropout, if any."""
 
     few = 0
     dropout: Dropout | None = None

@@ -1,11 +1,11 @@
-"""A fine-tuning from data and settings to the files of an adapter.
+"""Fine-tuning, from data and settings to adapter files.
 
-`prepare_task` does all that can go wrong before a model is loaded; `finetune` trains, and writes into the folder
+`prepare_task` does everything that can fail before a model is loaded; `finetune` trains, and writes to the folder
 
     adapter_config.json, adapter_model.safetensors    for PEFT and transformers
     adapter.gguf                                      for llama.cpp and Ollama
-    README.md, loss.svg, losses.json                  what was done and how it went
-    checkpoint-N/                                     the last two, to go on from with `resume`
+    README.md, loss.svg, losses.json                  how it was trained, and the losses
+    checkpoint-N/                                     the last two, for `resume`
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from wgemma.engine.replying import Cancel
+from wgemma.engine.request import Cancel
 from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
 from wgemma.files.locate import ModelFiles
@@ -24,66 +24,66 @@ from wgemma.train.card import card
 from wgemma.train.checkpoints import Checkpoint, Folder, Storage, latest, steps_saved
 from wgemma.train.curve import curve
 from wgemma.train.data import BadLine, Data, Example, Source, read_data
-from wgemma.train.settings import Settings
-from wgemma.train.trainer import Learner, Progress, Trainer
+from wgemma.train.settings import TrainingSettings
+from wgemma.train.trainer import Progress, Teachable, Trainer
 
 GGUF = "adapter.gguf"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a training: `adapter` is the folder to load it from, None where it was stopped before its end and
-    can go on from a checkpoint."""
+class TrainingResult:
+    """The result of training. `adapter` is the folder to load it from, or None if training was stopped early and can
+    resume from a checkpoint."""
 
     out: Path
     adapter: Path | None
     steps: int
-    losses: list[float]  # of every step
+    losses: list[float]  # one per step
     validation: list[tuple[int, float]]  # (step, loss)
-    truncated: int = 0  # examples that were cut
-    bad: list[BadLine] = field(default_factory=list)  # lines that were left out
+    truncated: int = 0  # truncated examples
+    bad: list[BadLine] = field(default_factory=list)  # skipped lines
     stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Everything that is settled before the model is loaded."""
+    """Everything decided before the model is loaded."""
 
-    settings: Settings
+    settings: TrainingSettings
     out: Path
-    storage: Storage | None  # of checkpoints; without one, what was learnt when it ends is the adapter
+    storage: Storage | None  # for checkpoints; without it, an adapter is written whenever training ends
     data: Data
-    examples: list[Example]  # to train on
-    held: list[Pack]  # to validate with
+    examples: list[Example]  # for training
+    held: list[Pack]  # for validation
     fingerprint: str
     batches: Batches
     steps: int
-    others: Data | None = None  # the file to validate with
+    others: Data | None = None  # the validation file
     checkpoint: Checkpoint | None = None
 
     @property
     def sources(self) -> list[Data]:
-        """All that was read."""
+        """All data read."""
         return [self.data, self.others] if self.others else [self.data]
 
     @property
     def counts(self) -> list[tuple[str, str]]:
-        """The data in figures."""
+        """Statistics about the data."""
         return [
             ("file", Path(self.data.name).name),
             ("examples", str(len(self.examples))),
             ("held out for validation", str(sum(map(len, self.held)))),
             ("tokens, of them learnt", f"{self.data.tokens}, {self.data.targets}"),
-            ("cut to the length of a sequence", str(sum(data.truncated for data in self.sources))),
-            ("bad lines left out", str(sum(len(data.bad) for data in self.sources))),
+            ("truncated to the sequence length", str(sum(data.truncated for data in self.sources))),
+            ("bad lines skipped", str(sum(len(data.bad) for data in self.sources))),
         ]
 
 
 def refuse_adapted(files: ModelFiles) -> None:
-    """An adapter is trained on bare weights: beside a model's own it would not be what was learnt."""
+    """Refuses a model with its own adapter: an adapter is trained on the base weights and would not fit beside it."""
     if files.adapters:
-        base = files.stored.parent if files.stored and files.stored.parent else "the model below it"
-        raise ModelError(f"{files.name} comes with an adapter of its own; train one for {base} instead.")
+        base = files.stored.parent if files.stored and files.stored.parent else "its base model"
+        raise ModelError(f"{files.name} already includes an adapter; train one for {base} instead.")
 
 
 async def prepare_task(
@@ -99,11 +99,11 @@ async def prepare_task(
     resume: bool = False,
     skip_bad: bool = False,
 ) -> Task:
-    """Reads the data and settles the order of it. With `resume` the settings not `given` are the checkpoint's."""
+    """Reads the data and fixes its order. With `resume`, settings not `given` are the checkpoint's."""
     folder = Path(out).expanduser()
     storage = Folder(folder) if checkpoints else None
     checkpoint = await latest(storage) if storage and resume else None
-    settings = Settings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
+    settings = TrainingSettings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
     if settings.seq > context:
         raise SettingsError(f"seq is {settings.seq}; this model's context is {context} tokens.")
     if not resume:
@@ -125,32 +125,32 @@ async def prepare_task(
 
 
 async def _refuse_full(folder: Path, storage: Storage | None) -> None:
-    """A folder with a run or an adapter in it is not written over."""
+    """Refuses to overwrite a run or an adapter."""
     if folder.exists() and not folder.is_dir():
-        raise TrainingError(f"{folder} is a file; give a folder to write to.")
+        raise TrainingError(f"{folder} is a file. Name a folder to write to.")
     saved = await steps_saved(storage) if storage else []
     if storage and saved:
         raise TrainingError(
-            f"{storage.name} holds a training that got as far as step {saved[-1]}. Go on with it by --resume "
-            "(resume=True), or give another folder."
+            f"{storage.name} contains a training run that reached step {saved[-1]}. Continue it with --resume "
+            "(resume=True), or use another folder."
         )
     if (folder / "adapter_config.json").exists() or (folder / GGUF).exists():
-        raise TrainingError(f"{folder} holds an adapter already; give another folder.")
+        raise TrainingError(f"{folder} already contains an adapter. Use another folder.")
 
 
 async def finetune(
     task: Task,
-    learner: Learner,
+    learner: Teachable,
     *,
     base: str,
     model: str,
     progress: Callable[[Progress], None] = lambda progress: None,
     cancel: Cancel | None = None,
     memory: Callable[[], int] = lambda: 0,
-) -> Result:
-    """Trains to the end and writes everything, or until `cancel` and leaves a checkpoint. Without checkpoints
-    everything is written then, too, and before an error ends it unless the weights are spoilt. `base` is the model's
-    name, `model` its fingerprint."""
+) -> TrainingResult:
+    """Trains to the end and writes all files, or stops at `cancel` and leaves a checkpoint. Without checkpoints the
+    files are written then, too, and also before an error unless the weights are corrupt. `base` is the model's name,
+    `model` its fingerprint."""
     trainer = Trainer(
         learner,
         task.batches,
@@ -164,10 +164,10 @@ async def finetune(
     )
     if task.checkpoint is not None:
         await trainer.resume(task.checkpoint)
-    try:  # now, because a place that cannot be written is better known before a step is made than after
+    try:  # now, to fail before training rather than after
         task.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"{task.out} cannot be made: {error.strerror or error}. Give another folder.") from None
+        raise TrainingError(f"{task.out} cannot be created: {error.strerror or error}. Use another folder.") from None
     try:
         async for made in trainer.run():
             progress(made)
@@ -178,7 +178,7 @@ async def finetune(
     goes_on = trainer.stopped and task.storage is not None
     if not goes_on:
         await _export(task, trainer, base)
-    return Result(
+    return TrainingResult(
         out=task.out,
         adapter=None if goes_on else task.out,
         steps=trainer.step,

@@ -1,40 +1,40 @@
-"""All trainable numbers side by side: their values, gradients and Adam's two moments, in buffers of one layout.
+"""All trainable parameters in flat buffers: values, gradients and Adam's two moments share one layout.
 
-A place in the values is a place in the others too, so an update is one dispatch and a checkpoint a copy.
+An offset in the values is valid in the others too, so an update is one dispatch and a checkpoint a copy.
 """
 
 from collections.abc import Mapping, Sequence
 
 from wgemma.errors import TrainingError
 from wgemma.gpu.device import Buffer, Device, Span
-from wgemma.train.ledger import Ledger, Nothing
+from wgemma.gpu.ledger import Ledger, Planned
 
 KINDS = ("values", "gradients", "first", "second")
 SAVED = ("values", "first", "second")
 ALIGNMENT = 256
-PAGE = 64 << 20  # bytes of a buffer, at most
+PAGE = 64 << 20  # the most bytes per buffer
 
 
 class Measure:
-    """Hands out places in buffers that do not exist yet, to learn how large they must be."""
+    """Allocates in buffers that do not exist yet, to find out how large they must be."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.pages: list[int] = []
 
     def place(self, nbytes: int) -> Span:
-        room = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        if room > self.most:
-            raise TrainingError(f"a matrix of {nbytes} bytes is too large for this GPU's bindings: lower the rank.")
-        if not self.pages or self.pages[-1] + room > self.most:
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if size > self.most:
+            raise TrainingError(f"a matrix of {nbytes} bytes is too large for this GPU's bindings. Lower the rank.")
+        if not self.pages or self.pages[-1] + size > self.most:
             self.pages.append(0)
         offset = self.pages[-1]
-        self.pages[-1] += room
-        return Span(Nothing(nbytes), offset, nbytes)
+        self.pages[-1] += size
+        return Span(Planned(nbytes), offset, nbytes)
 
 
 class Flat:
-    """The buffers, and places in them in the order they were measured in."""
+    """The buffers; `place` allocates in the order that was measured."""
 
     def __init__(self, ledger: Ledger, pages: Sequence[int]) -> None:
         self.sizes = list(pages)
@@ -49,11 +49,11 @@ class Flat:
         return Span(self.buffers["values"][len(self._measure.pages) - 1], span.offset, span.size)
 
     def gradient(self, value: Span) -> Span:
-        """The gradients of the numbers at a place."""
+        """The gradients of these values."""
         return Span(self.buffers["gradients"][self.buffers["values"].index(value.buffer)], value.offset, value.size)
 
     async def read(self, device: Device) -> dict[str, bytes]:
-        """What must be kept to go on later."""
+        """The state to save for resuming."""
         return {kind: b"".join([await device.read(page) for page in self.buffers[kind]]) for kind in SAVED}
 
     def write(self, device: Device, saved: Mapping[str, bytes]) -> None:

@@ -1,28 +1,28 @@
-"""Cross-entropy over the whole vocabulary without ever holding all logits: the head's matrix is taken tile by tile.
+"""Cross-entropy over the whole vocabulary without materialising all logits: the output matrix is used tile by tile.
 
-First every tile's logits pass by to find each row's largest, the sum of exponentials and the target's. On the way back
-the same logits are made again, turned into their gradients where they lie, and multiplied into that of the input.
+The forward pass goes over all tiles to find each row's maximum, sum of exponentials and target logit. The backward pass
+recomputes the logits, turns them into their gradients in place, and multiplies these into the input's gradient.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from wgemma.gpu.device import Binding, Buffer, Span
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import THREADS
 from wgemma.model.matmul import Matmuls, Result
 from wgemma.model.text import TextWeights
-from wgemma.model.weights import Matrix, Part
+from wgemma.model.weights import Matrix, MatrixPart
 from wgemma.train.backward import transposed
-from wgemma.train.ledger import Ledger
 
 NONE = 0xFFFFFFFF  # a row without a target
 TILE_BYTES = 64 << 20
-UNIT = 256  # tokens: their planes begin where bindings may
+UNIT = 256  # tokens: keeps their planes aligned for bindings
 
 
 class Losses:
-    """Records the loss of a pass's rows. `targets` tells each row's token, `total` adds up the losses of passes."""
+    """Records the loss of a pass's rows. `targets` holds each row's token, `total` sums the losses of passes."""
 
     def __init__(self, ledger: Ledger, weights: TextWeights, rows: int) -> None:
         self.weights = weights
@@ -30,7 +30,7 @@ class Losses:
         vocabulary = weights.head.rows
         self.width = min(max(TILE_BYTES // (4 * rows) // UNIT, 1) * UNIT, -(-vocabulary // UNIT) * UNIT)
         self.targets = ledger.buffer(4 * rows, "targets")
-        self.state = ledger.buffer(16 * rows, "what is known of the rows' losses")
+        self.state = ledger.buffer(16 * rows, "state of the rows' losses")
         self.nll = ledger.buffer(4 * rows, "losses")
         self.total = ledger.buffer(4, "loss")
         self.logits = ledger.buffer(4 * rows * self.width, "logits of a tile")
@@ -64,7 +64,7 @@ class Losses:
 
 
 def tiles(matrix: Matrix, most: int) -> Iterator[Matrix]:
-    """A matrix in pieces of at most `most` rows, each with one part that says where in the whole it begins."""
+    """A matrix in tiles of at most `most` rows, each with one part that says where in the whole it starts."""
     planes, columns = matrix.planes, 32 * matrix.blocks
     for part in matrix.parts:
         for start in range(0, part.rows, most):
@@ -78,5 +78,5 @@ def tiles(matrix: Matrix, most: int) -> Iterator[Matrix]:
             if part.scales is not None:
                 before = part.scales.offset + planes.scale_bytes(start, columns)
                 scales = Span(part.scales.buffer, before, planes.scale_bytes(count, columns))
-            piece = Part(part.first + start, count, part.buffer, codes, scales)
+            piece = MatrixPart(part.first + start, count, part.buffer, codes, scales)
             yield Matrix(matrix.kind, count, matrix.columns, (piece,))

@@ -1,4 +1,4 @@
-"""How to train, checked before anything is loaded."""
+"""Training settings, checked before anything is loaded."""
 
 import math
 from collections.abc import Sequence
@@ -9,19 +9,18 @@ from typing import Any
 from wgemma.errors import SettingsError
 from wgemma.files.adapter_names import MODULES
 
-# The matrices an adapter may have: a short name, and that of the tensor in a block ("attn_q").
+# The matrices an adapter may change: a short name, and the tensor's name in a block ("attn_q").
 _SHORT = ("q", "k", "v", "o", "gate", "up", "down", "ple_gate", "ple_projection")
 TARGETS = dict(zip(_SHORT, MODULES.values(), strict=True))
 USUAL = _SHORT[:7]
 SELDOM = 250  # steps
 SCHEDULES = ("cosine", "linear", "constant")
-# What may differ when a run is taken up again: what changes no number that is learnt, and what a run that went wrong
-# wants lowered.
+# Settings that may differ on resume: those that do not affect the result, and those to lower after a run diverged.
 FREE = ("save_every", "checkpointing", "lr", "clip")
 
-_WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
+_WHOLE: dict[str, tuple[int, int | None]] = {  # minimum and maximum
     "rank": (1, 1024),
-    "epochs": (1, 10_000),  # each is laid out before the first begins, to count its steps
+    "epochs": (1, 10_000),  # all are laid out beforehand, to count the steps
     "steps": (1, None),
     "batch": (1, None),
     "seq": (2, None),
@@ -29,7 +28,7 @@ _WHOLE: dict[str, tuple[int, int | None]] = {  # the least and the most
     "save_every": (1, None),
 }
 _OPTIONAL = ("steps", "save_every")
-_LARGE = 1e9  # far above any real one, and nothing made of it leaves float32
+_LARGE = 1e9  # far above any real one, and nothing derived from it overflows float32
 _NUMBERS = {  # all from 0 to below these
     "alpha": _LARGE,
     "dropout": 1.0,
@@ -43,7 +42,7 @@ _POSITIVE = ("alpha", "lr", "eps")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """An adapter adds alpha / rank · B (A x) to each target's W x; only A and B are learnt."""
 
     rank: int = 16
@@ -53,22 +52,22 @@ class Settings:
     dropout: float = 0.0  # share of each target's inputs that A does not see
     lr: float = 2e-4
     schedule: str = "cosine"
-    warmup: float = 0.05  # below 1 a share of the steps, else steps
+    warmup: float = 0.05  # a share of the steps if below 1, otherwise steps
     epochs: int = 3
     steps: int | None = None  # instead of epochs
-    batch: int = 8  # packs of a step
-    seq: int = 1024  # tokens of a pack, and so of an example
+    batch: int = 8  # packs per step
+    seq: int = 1024  # tokens per pack, and so the most per example
     packing: bool = True  # several examples in a pack
     seed: int = 0
-    # None by default: B starts at nothing and the rank already bounds what can be learnt, while shrinking A and B each
-    # by itself is not what shrinking their product would be.
+    # Off by default: B starts at zero and the rank already bounds what can be learnt, and shrinking A and B separately
+    # is not the same as shrinking their product.
     weight_decay: float = 0.0
-    clip: float = 1.0  # the largest norm of all gradients together; 0 does not clip
+    clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    validation: float | str = 0.0  # a share of the examples, or a file of others
+    validation: float | str = 0.0  # a share of the examples, or a separate file
     save_every: int | None = None  # steps between checkpoints and validations; None: see `every`
-    checkpointing: bool = True  # keep the layers' inputs only and compute the rest again for the backward pass
+    checkpointing: bool = True  # keep only the layers' inputs and recompute the rest in the backward pass
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", _targets(self.targets))
@@ -94,25 +93,25 @@ class Settings:
             raise SettingsError(f"warmup is {self.warmup}; it must be a share below 1, or a whole number of steps.")
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> "Settings":
-        """The settings by their names; one that does not exist is refused."""
+    def of(cls, given: dict[str, Any]) -> "TrainingSettings":
+        """Settings from a dict; raises `SettingsError` for an unknown name."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:
-            raise SettingsError(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}.")
+            raise SettingsError(f"there is no setting {unknown[0]!r}. Known: {', '.join(sorted(known))}.")
         return cls(**given)
 
     @property
     def scale(self) -> float:
-        """What B (A x) is multiplied by."""
+        """The factor of B (A x)."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
     def every(self, steps: int) -> int:
-        """Steps between checkpoints: ten in a run, unless that would be too seldom to lose the work in between."""
+        """Steps between checkpoints: ten checkpoints per run, but at least one every SELDOM steps."""
         return self.save_every or min(-(-steps // 10), SELDOM)
 
     def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, of so many: a straight line up, then the schedule down to 0."""
+        """The learning rate of a step, counted from 0, out of `steps`: linear warm-up, then the schedule down to 0."""
         warm = int(self.warmup) if self.warmup >= 1 else round(self.warmup * steps)
         warm = min(warm, steps)
         if step < warm:
@@ -127,11 +126,11 @@ class Settings:
                 return self.lr
 
     def record(self) -> dict[str, Any]:
-        """For JSON, and back by `of`."""
+        """The settings for JSON; `of` reads them back."""
         return {**asdict(self), "targets": list(self.targets), "betas": list(self.betas)}
 
-    def differences(self, other: "Settings") -> list[str]:
-        """What keeps a run with these settings from being taken up with the others: "rank 16, now 8"."""
+    def differences(self, other: "TrainingSettings") -> list[str]:
+        """The differences that prevent resuming with other settings, such as "rank 16, now 8"."""
         names = [field.name for field in fields(self) if field.name not in FREE]
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return [f"{name} {_shown(mine)}, now {_shown(theirs)}" for name, mine, theirs in pairs if mine != theirs]
@@ -142,7 +141,7 @@ def _shown(value: Any) -> str:
 
 
 def _targets(given: Any) -> tuple[str, ...]:
-    """Short names in the order of TARGETS, each once."""
+    """Short names in the order of TARGETS, without duplicates."""
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise SettingsError(f"targets is {given!r}; it must be names such as q,k,v,o,gate,up,down, or all.")
@@ -155,7 +154,7 @@ def _targets(given: Any) -> tuple[str, ...]:
     unknown = sorted(wanted - set(known))
     if unknown or not wanted:
         told = f"has {unknown[0]!r}" if unknown else "is empty"
-        raise SettingsError(f"targets {told}; there are {', '.join(TARGETS)}, and all.")
+        raise SettingsError(f"targets {told}; known are {', '.join(TARGETS)}, and all.")
     short = {known[name] for name in wanted}
     return tuple(name for name in TARGETS if name in short)
 
@@ -164,7 +163,7 @@ def _check_whole(name: str, value: Any, least: int, most: int | None) -> None:
     if value is None and name in _OPTIONAL:
         return
     if type(value) is not int or value < least or (most is not None and value > most):
-        span = f"from {least}" if most is None else f"of {least} to {most}"
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise SettingsError(f"{name} is {value!r}; it must be a whole number {span}.")
 
 

@@ -1,8 +1,8 @@
-"""The loop of a training: step after step, with checkpoints, validation, and an end that is never abrupt.
+"""The training loop: step after step, with checkpoints, validation, and a clean stop.
 
-It knows neither files nor the GPU: what computes is a Learner, what keeps is a Storage, so the same loop runs in a web
-page, where nothing is kept. After any interruption it goes on from the last checkpoint and learns exactly what it would
-have learnt.
+It knows neither files nor the GPU: a `Teachable` computes and a `Storage` saves, so the same loop runs in a web page,
+where nothing is saved. After an interruption it resumes from the last checkpoint and learns exactly what it would have
+learnt without it.
 """
 
 import math
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from wgemma.engine.replying import Cancel
+from wgemma.engine.request import Cancel
 from wgemma.errors import TrainingError
 from wgemma.sync import breathe
 from wgemma.train.batches import Batches, Pack, Step
 from wgemma.train.checkpoints import Checkpoint, Storage, save, steps_saved
-from wgemma.train.settings import Settings
+from wgemma.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from wgemma.files.adapters import AdapterFile
 
-RECENT = 20  # steps whose time tells how long the rest will take
-NAMED = 8  # lines named when no single one is to blame
+RECENT = 20  # steps used to estimate the remaining time
+NAMED = 8  # lines listed when no single one is to blame
 
 
-class Learner(Protocol):
-    """What computes: an adapter, its gradients and the optimizer's moments. Steps count from 0."""
+class Teachable(Protocol):
+    """What the loop trains: an adapter, its gradients and the optimizer's moments. Steps count from 0."""
 
     async def accumulate(self, packs: Sequence[Pack], targets: int, step: int) -> float:
-        """Adds the gradients of Σ nll / targets to those there are; returns Σ nll."""
+        """Accumulates the gradients of Σ nll / targets; returns Σ nll."""
         ...
 
     async def update(self, rate: float, step: int) -> float:
-        """Clips, moves the weights, forgets the gradients; returns their norm before. Where that is not finite the
-        weights stay as they were."""
+        """Clips the gradients, updates the weights and clears the gradients; returns the norm before clipping. If it is
+        not finite, the weights are unchanged."""
         ...
 
     async def evaluate(self, packs: Sequence[Pack]) -> tuple[float, int]:
@@ -50,8 +50,8 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step that was made. `epoch` counts from 1; `memory` is bytes on the GPU; `validation` the loss on held-out
-    examples where it was computed after this step."""
+    """A finished step. `epoch` counts from 1; `memory` is bytes on the GPU; `validation` is the loss on held-out
+    examples, if it was computed after this step."""
 
     step: int
     steps: int
@@ -66,14 +66,14 @@ class Progress:
 
 
 class Trainer:
-    """One run. `model` and `data` are fingerprints, `held` the packs to validate with; without a storage there are no
+    """One run. `model` and `data` are fingerprints, `held` the validation packs; without a storage there are no
     checkpoints."""
 
     def __init__(
         self,
-        learner: Learner,
+        learner: Teachable,
         batches: Batches,
-        settings: Settings,
+        settings: TrainingSettings,
         storage: Storage | None,
         *,
         held: Sequence[Pack] = (),
@@ -97,11 +97,11 @@ class Trainer:
         self.validation: list[tuple[int, float]] = []
         self.stopped = False  # by `cancel`, before the end
         self._saved = -1
-        self._began = 0  # the step this run started at
-        self._times: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds and tokens of the latest steps
+        self._began = 0  # the step at which this run started
+        self._times: deque[tuple[float, int]] = deque(maxlen=RECENT)  # (seconds, tokens) of recent steps
 
     async def resume(self, checkpoint: Checkpoint) -> None:
-        """Goes on from a checkpoint of the same model, data and settings."""
+        """Continues from a checkpoint of the same model, data and settings."""
         checkpoint.refuse_model(self.model)
         checkpoint.refuse_others(self.settings, self.data)
         await self.learner.restore(checkpoint.tensors)
@@ -109,7 +109,7 @@ class Trainer:
         self.losses, self.validation = list(checkpoint.losses), list(checkpoint.validation)
 
     async def run(self) -> AsyncGenerator[Progress, None]:
-        """All steps that are left; after each the loop can be left for good, but only `cancel` saves before."""
+        """Runs the remaining steps. You can leave the loop after any step, but only `cancel` saves first."""
         steps = self.batches.steps(self.step)
         self._began = self.step
         while self.step < self.steps and not self.stopped:
@@ -131,7 +131,7 @@ class Trainer:
             yield self._progress(step, loss, rate, norm, validation)
 
     async def _advance(self, step: Step, rate: float) -> tuple[float, float]:
-        """One update; the loss and the norm of the gradients."""
+        """One update; returns the loss and the gradient norm."""
         total = await self.learner.accumulate(step.packs, step.targets, self.step)
         if not math.isfinite(total):
             raise TrainingError(await self._blame(step.packs, f"the loss became {total} in step {self.step + 1}"))
@@ -155,13 +155,13 @@ class Trainer:
         return total / targets
 
     async def _save(self, packs: Sequence[Pack], *, proved: bool) -> None:
-        """A checkpoint, unless the update has spoilt the weights (a rate too high does): then the last is the good one.
-        `packs` are tried where no validation has `proved` them yet."""
+        """Saves a checkpoint, unless the update corrupted the weights (as too high a rate does); then the last one is
+        still good. `packs` are used to check, if no validation has `proved` the weights yet."""
         if self._saved == self.step:
             return
         if not proved and await self._spoilt(packs[0]):
             raise TrainingError(
-                await self._blame(packs, f"the weights compute no loss any more after step {self.step}")
+                await self._blame(packs, f"the weights no longer give a finite loss after step {self.step}")
             )
         if self.storage is None:
             return
@@ -186,7 +186,7 @@ class Trainer:
         )
 
     async def _blame(self, packs: Sequence[Pack], trouble: str) -> str:
-        """What happened and which example did it: packs are tried alone, then the examples of a bad one."""
+        """What happened and which example caused it: tries each pack alone, then each example of the bad ones."""
         bad = [pack for pack in packs if await self._spoilt(pack)]
         lines = [example.line for pack in bad for example in pack if await self._spoilt(Pack((example,)))]
         everything = [example.line for pack in packs for example in pack]
@@ -194,12 +194,12 @@ class Trainer:
         kept = f" checkpoint-{saved[-1]} in {self.storage.name} is the last good one." if self.storage and saved else ""
         if lines and (len(lines) < len(everything) or len(everything) == 1):
             told = f"line {lines[0]}" if len(lines) == 1 else f"lines {_listed(lines)}"
-            return f"{trouble}, by the example in {told}: mend it or take it out.{kept}"
-        advice = "Go on from there with --resume and a lower --lr." if kept else "Begin anew with a lower --lr."
-        return f"{trouble}, and no single example is to blame (there were lines {_listed(everything)}).{kept} {advice}"
+            return f"{trouble}, caused by the example in {told}. Fix it or remove it.{kept}"
+        advice = "Continue from there with --resume and a lower --lr." if kept else "Start again with a lower --lr."
+        return f"{trouble}, and no single example is to blame (lines {_listed(everything)}).{kept} {advice}"
 
     async def is_sound(self) -> bool:
-        """Whether the weights still compute a loss, of some examples at least."""
+        """Whether the weights still give a finite loss for at least some examples."""
         packs = [pack for step in self.batches.epoch(0)[:2] for pack in step.packs]
         return not all([await self._spoilt(pack) for pack in packs])
 

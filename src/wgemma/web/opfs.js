@@ -132,7 +132,7 @@ async function readNote(place, key) {
   }
 }
 
-/** Storage for the verdicts of engine/selftest.py. */
+/** Storage for the verdicts of selftest/verdict.py. */
 export const verdicts = {
   async read() {
     const place = await folder();

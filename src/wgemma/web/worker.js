@@ -1,5 +1,5 @@
 /**
- * The engine's Worker: starts Python, unpacks the package, and passes messages to wgemma/page.py.
+ * The engine's Worker: starts Python, unpacks the package, and passes messages to wgemma/worker.py.
  *
  *   in    {id, verb, …}                 load, chat, stop, logits, tokenize, encode, reset, stats, unload,
  *                                       adapt, unadapt, examine, finetune
@@ -74,9 +74,9 @@ async function start() {
   ]);
   pyodide.unpackArchive(archive, "zip", { extractDir: "/lib/wgemma" });
   const heap = () => pyodide._module.HEAPU8.length;
-  const found = pyodide.runPython("import sys; sys.path.append('/lib/wgemma'); from wgemma.page import Page; Page");
-  const Page = /** @type {(home: object) => {answer: Answer}} */ (found);
-  const page = Page({ openGpu, verdicts, heap, browser: navigator.userAgent });
+  const found = pyodide.runPython("import sys; sys.path.append('/lib/wgemma'); from wgemma.worker import Worker; Worker");
+  const Worker = /** @type {(home: object) => {answer: Answer}} */ (found);
+  const page = Worker({ openGpu, verdicts, heap, browser: navigator.userAgent });
   return { answer: page.answer, FS: pyodide.FS };
 }
 

@@ -9,10 +9,11 @@ import numpy as np
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.model.attention import few_shape, heads_together, many_form, slices
 from wgemma.model.forms import FEW
+from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, takes, untouched
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 
 # The twin does not round to f16: WGSL lets a device round either way, and both are this near. All else about the kernel
 # is held to F32 by the cases with an f32 cache.

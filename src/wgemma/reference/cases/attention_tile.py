@@ -9,11 +9,12 @@ import numpy as np
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.model.attention import slices
 from wgemma.model.attention_tile import KEYS, QUERIES, split_of, tile_shape
+from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, takes, untouched
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 
 BASE = 10_000.0
 UNUSED = 0  # in a table of sequences: one unused row

@@ -11,6 +11,7 @@ from wgemma.gpu.device import Binding
 from wgemma.model import adapters
 from wgemma.model.forms import matvec_shape, pairs
 from wgemma.model.matmul import Joined
+from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
@@ -27,7 +28,7 @@ from wgemma.reference.lab import (
     untouched,
     widths,
 )
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 
 OFFSET = 3  # of the results in a row of y
 SIDE_OFFSET = 4

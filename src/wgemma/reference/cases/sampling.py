@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wgemma.gpu.device import Binding
+from wgemma.model.passes import Row
 from wgemma.reference.lab import F32, UNTOUCHED, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.sampling import distribution, drawn, keys, peaks
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 
 VOCAB = 262144  # of every Gemma 4
 POSITION = 77

@@ -7,11 +7,12 @@ import numpy as np
 
 from wgemma.gpu.device import Buffer
 from wgemma.model.attention import many_form
+from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, Case, Lab, Outcome, case, framed, untouched
-from wgemma.reference.twins import Array, Row
+from wgemma.reference.twins import Array
 
 BASE = 10_000.0
 UNUSED = 0  # in a table of sequences: one unused row

@@ -15,7 +15,7 @@ from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import Bounds, Linear, linear, linear_direct
 from wgemma.model.vision_config import ROPE_BASE
 from wgemma.model.vision_tower import attention_constants
-from wgemma.model.weights import Matrix, Part, RowOrder, repack
+from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack
 from wgemma.reference import twins
 from wgemma.reference import vision as oracle
 from wgemma.reference.decoder import rms
@@ -203,7 +203,7 @@ def _matrix(lab: Lab, kind: str, rows: int, columns: int) -> tuple[Matrix, Array
     raw, planes, padded = lab.raw(kind, rows, columns), PLANES[kind], -(-columns // 32) * 32
     size = planes.code_bytes(rows, padded)
     buffer = lab.out(size // 4)
-    part = Part(0, rows, buffer, Span(buffer, 0, size), None)
+    part = MatrixPart(0, rows, buffer, Span(buffer, 0, size), None)
     tape = Tape(lab.device, "repack")
     tensor = Tensor("sweep", (columns, rows), kind, 0, BY_NAME[kind].row_nbytes(columns) * rows)
     repack(tape, tensor, RowOrder(), part, lab.put(raw, "u1"), 0, rows)

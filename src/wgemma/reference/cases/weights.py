@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wgemma.model.decoder import SOFT
+from wgemma.model.passes import SOFT, Row
 from wgemma.model.planes import PLANES
 from wgemma.model.weights import RowOrder
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.lab import EXACT, F32, Case, Lab, Outcome, case, framed, takes, untouched, widths
-from wgemma.reference.twins import Row
 
 
 def cases() -> Iterator[Case]:

@@ -1,25 +1,23 @@
-"""What training keeps on the GPU besides weights: the rooms that the decoder fills in the forward pass, and those of
-the gradients on the way back.
+"""What training keeps on the GPU besides weights: the activations of the forward pass, and the gradients.
 
-The decoder asks for rooms by role (model/decoder.py). In training every role has a room of its own, because the way
-back needs them all. With `checkpointing` one layer's rooms serve all layers, and what survives of each is its input;
-without it every layer has its own.
+The decoder gets activations by role (model/passes.py). In training every role has its own buffer, because the backward
+pass needs them all. With `checkpointing`, all layers share one set of buffers and only each layer's input is kept;
+otherwise every layer has its own.
 """
 
 from wgemma.gpu.device import Buffer
+from wgemma.gpu.ledger import Ledger
 from wgemma.model.adapters import Lows
-from wgemma.model.cache import Segment
+from wgemma.model.cache import CacheSegment
 from wgemma.model.config import Config
-from wgemma.model.decoder import Scratch
-from wgemma.model.experts import room
-from wgemma.model.text import Layer, TextWeights
-from wgemma.train.ledger import Ledger
+from wgemma.model.experts import scratch_words
+from wgemma.model.text import TextLayer, TextWeights
 
 Sizes = dict[str, int]  # numbers of four bytes
 
 
 def common_sizes(weights: TextWeights, rows: int) -> Sizes:
-    """What there is once in a pass."""
+    """Buffers a pass has once."""
     d, config = weights.config.width, weights.config
     sizes = {"h": rows * d, "zeros": rows * d, "x": rows * d, "head x": rows * d, "final h": rows * d}
     if config.ple_dim:
@@ -28,8 +26,8 @@ def common_sizes(weights: TextWeights, rows: int) -> Sizes:
     return sizes
 
 
-def layer_sizes(weights: TextWeights, layer: Layer, lows: Lows, rows: int) -> Sizes:
-    """What one layer leaves for the way back."""
+def layer_sizes(weights: TextWeights, layer: TextLayer, lows: Lows, rows: int) -> Sizes:
+    """Buffers one layer keeps for the backward pass."""
     config, own = weights.config, layer.config
     d = config.width
     sizes = {
@@ -53,14 +51,14 @@ def layer_sizes(weights: TextWeights, layer: Layer, lows: Lows, rows: int) -> Si
             "per-layer o": rows * d,
         }
     if layer.experts:
-        sizes |= room(config, rows)
+        sizes |= scratch_words(config, rows)
     for group, low in lows.layers[own.index].items():
         sizes[f"z {group}"] = rows * low.columns
     return sizes
 
 
 def gradient_sizes(weights: TextWeights, lows: Lows, rows: int) -> Sizes:
-    """The gradients on the way: of the residual stream, of a block's output and input, and of what lies between."""
+    """Gradients of the residual stream, of a block's output and input, and of everything between."""
     config, layers = weights.config, weights.layers
     d = config.width
     sizes = {
@@ -92,28 +90,26 @@ def gradient_sizes(weights: TextWeights, lows: Lows, rows: int) -> Sizes:
 
 
 def widest(sizes: list[Sizes]) -> Sizes:
-    """Rooms that serve all in turn."""
+    """The maximum of each size."""
     return {name: max(each.get(name, 0) for each in sizes) for name in {name: 0 for each in sizes for name in each}}
 
 
-class Rooms(Scratch):
-    """Rooms by role. `layer` is whose rooms are asked for, where each layer has its own."""
+class KeptActivations:
+    """Activations by role. `layer` is the current layer, if each has its own."""
+
+    rounded = None  # training does not round
+    parts = None  # the backward pass needs gate and up
 
     def __init__(self, ledger: Ledger, weights: TextWeights, lows: Lows, rows: int, *, checkpointing: bool) -> None:
         self.rows = self.step = rows
         self.layer = 0
         sizes = [layer_sizes(weights, layer, lows, rows) for layer in weights.layers]
-        self.buffers = _made(ledger, common_sizes(weights, rows))
+        self._common = _made(ledger, common_sizes(weights, rows))
         self._own = [_made(ledger, own) for own in ([widest(sizes)] if checkpointing else sizes)]
-
-    @property
-    def parts(self) -> None:
-        """There is none: the way back needs what gate and up left."""
-        return None
 
     def __getitem__(self, name: str) -> Buffer:
         own = self._own[self.layer % len(self._own)]
-        return own[name] if name in own else self.buffers[name]
+        return own[name] if name in own else self._common[name]
 
 
 def _made(ledger: Ledger, sizes: Sizes) -> dict[str, Buffer]:
@@ -121,9 +117,9 @@ def _made(ledger: Ledger, sizes: Sizes) -> dict[str, Buffer]:
 
 
 class PackedCache:
-    """Keys and values of a pass of packed rows, in f32, the key of row r at place r (kernels/kv.wgsl).
+    """Keys and values of a pass of packed rows, in f32, with row r's key in slot r (kernels/kv.wgsl).
 
-    With `checkpointing` the layers whose keys nobody shares have theirs in the same place, one after the other.
+    With `checkpointing`, layers whose keys no other layer shares take turns in one buffer.
     """
 
     packed = True
@@ -131,11 +127,11 @@ class PackedCache:
     ring = 1 << 31
 
     def __init__(self, ledger: Ledger, config: Config, rows: int, *, checkpointing: bool) -> None:
-        self.segments: dict[int, list[Segment]] = {}
+        self.segments: dict[int, list[CacheSegment]] = {}
         self.shared = {layer.donor for layer in config.layers if layer.donor is not None}
         owners = [layer for layer in config.layers if layer.donor is None]
         sizes = {layer.index: 4 * rows * layer.kv_heads * layer.head_dim for layer in owners}
-        passing: Segment | None = None
+        passing: CacheSegment | None = None
         for index, size in sorted(sizes.items(), key=lambda each: -each[1]):  # the largest comes first
             keep = index in self.shared or not checkpointing
             segment = passing if passing and not keep else _segment(ledger, rows, size)
@@ -143,6 +139,6 @@ class PackedCache:
             self.segments[index] = [segment]
 
 
-def _segment(ledger: Ledger, rows: int, size: int) -> Segment:
+def _segment(ledger: Ledger, rows: int, size: int) -> CacheSegment:
     keys, values = (ledger.buffer(size, f"{name} of packed rows") for name in ("keys", "values"))
-    return Segment(0, rows, keys, values)
+    return CacheSegment(0, rows, keys, values)

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 import wgemma
+from one_sequence import OneSequence
 from wgemma.engine.backend import GpuBackend
-from wgemma.engine.engine import Engine, Options
+from wgemma.engine.engine import Engine
+from wgemma.engine.options import Options
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.session import Session
+from wgemma.gpu.device import Dispatch
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeBuffer, NativeDevice
-from wgemma.gpu.tape import Dispatch, Tape
+from wgemma.gpu.tape import Tape
 from wgemma.sync import iterate
 
 GREEDY = Sampling(temperature=0)
@@ -28,27 +32,26 @@ def model(data: Path, gpu: NativeDevice) -> wgemma.Model:
 
 
 @pytest.fixture
-def session(model: wgemma.Model) -> Session:
-    assert isinstance(model.backend, GpuBackend)
-    return model.backend.session
+def session(model: wgemma.Model) -> OneSequence:
+    return OneSequence.of(model.backend)
 
 
 def ids_of_length(count: int, seed: int = 1) -> list[int]:
     return [2, *np.random.default_rng(seed).integers(24, 1000, count - 1).tolist()]
 
 
-def greedy(session: Session, ids: list[int], count: int = 8, marks: tuple[int, ...] = ()) -> list[int]:
+def greedy(session: OneSequence, ids: list[int], count: int = 8, marks: tuple[int, ...] = ()) -> list[int]:
     return [token.id for token in iterate(session.generate(ids, GREEDY, count, marks))]
 
 
-def test_going_on_computes_only_what_is_new(session: Session) -> None:
+def test_going_on_computes_only_what_is_new(session: OneSequence) -> None:
     prompt = ids_of_length(60)
     reply = greedy(session, prompt)
     greedy(session, [*prompt, *reply, *ids_of_length(9, seed=2)])
     assert session.reused >= len(prompt) + len(reply) - 1
 
 
-def test_a_step_back_within_the_rings_is_free_and_exact(session: Session) -> None:
+def test_a_step_back_within_the_rings_is_free_and_exact(session: OneSequence) -> None:
     prompt = ids_of_length(300)
     first = greedy(session, prompt)
     greedy(session, [*prompt, *first], 40)
@@ -56,7 +59,7 @@ def test_a_step_back_within_the_rings_is_free_and_exact(session: Session) -> Non
     assert session.reused == len(prompt) - 1
 
 
-def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: Session) -> None:
+def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: OneSequence) -> None:
     long = ids_of_length(1200)
     turned = [*long[:100], 30, 31]
     expected = greedy(session, turned)
@@ -66,7 +69,7 @@ def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: Sess
     assert session.reused == 0
 
 
-def test_a_checkpoint_brings_back_what_the_rings_forgot(session: Session) -> None:
+def test_a_checkpoint_brings_back_what_the_rings_forgot(session: OneSequence) -> None:
     long = ids_of_length(1200)
     turned = [*long[:100], 30, 31]
     expected = greedy(session, turned)
@@ -76,15 +79,15 @@ def test_a_checkpoint_brings_back_what_the_rings_forgot(session: Session) -> Non
     assert session.reused == 90
 
 
-def test_a_restored_checkpoint_knows_what_its_rings_had_lost(session: Session) -> None:
+def test_a_restored_checkpoint_knows_what_its_rings_had_lost(session: OneSequence) -> None:
     engine = Engine(
-        session.engine.device,
+        Ledger(session.engine.device),
         session.engine.gguf,
         session.engine.config,
         Options(chunk=128),
         session.engine.weights,
     )
-    small, fresh = Session(engine), Session(engine)  # rings of 256 places
+    small, fresh = OneSequence(Runner(engine)), OneSequence(Runner(engine))  # rings of 256 places
     first = ids_of_length(600)
     second = [*first[:450], *ids_of_length(60, seed=2)]
     greedy(small, first, 3)
@@ -97,7 +100,7 @@ def test_a_restored_checkpoint_knows_what_its_rings_had_lost(session: Session) -
     fresh.free()
 
 
-def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: Session) -> None:
+def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: OneSequence) -> None:
     prompt = ids_of_length(40)
     whole = greedy(session, prompt, 12)
     session.reset()
@@ -108,7 +111,7 @@ def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: Sessio
     assert greedy(session, [*prompt, *begun], 7) == whole[5:]
 
 
-def test_a_fork_shares_the_past_and_nothing_else(session: Session) -> None:
+def test_a_fork_shares_the_past_and_nothing_else(session: OneSequence) -> None:
     prompt = ids_of_length(80)
     reply = greedy(session, prompt)
     twin = session.fork()
@@ -117,29 +120,28 @@ def test_a_fork_shares_the_past_and_nothing_else(session: Session) -> None:
     greedy(session, ids_of_length(200, seed=9))
     assert greedy(twin, other) == expected
     assert twin.reused >= len(prompt)
-    twin.free()
+    twin.reset()
 
 
 def test_the_context_grows_by_segments_and_stays_exact(
-    data: Path, gpu: NativeDevice, session: Session, monkeypatch: pytest.MonkeyPatch
+    data: Path, gpu: NativeDevice, session: OneSequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ids_of_length(1000)
     expected = greedy(session, ids, 40)
     monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
-    grown = Session(session.engine)
+    grown = OneSequence(Runner(session.engine))
     assert greedy(grown, ids, 40) == expected
     assert [s.first for s in grown.cache.segments[1]] == [0, 256, 1024]
     twin = grown.fork()
     assert greedy(twin, [*ids, *expected], 8) == greedy(session, [*ids, *expected], 8)
-    twin.free()
     grown.free()
 
 
 def test_a_context_that_cannot_grow_is_a_sentence_with_numbers(
-    session: Session, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+    session: OneSequence, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
-    small = Session(session.engine)
+    small = OneSequence(Runner(session.engine))
     prompt = ids_of_length(200)
     expected = greedy(small, prompt)
     before, room = gpu.allocated, gpu.buffer
@@ -215,23 +217,24 @@ def test_the_same_seed_gives_the_same_tokens_and_another_does_not(model: wgemma.
 
 def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgemma.Model) -> None:
     assert isinstance(model.backend, GpuBackend)
-    device, session = model.backend.device, model.backend.session
+    device, session = model.backend.device, OneSequence.of(model.backend)
     assert isinstance(device, NativeDevice)
     list(model.generate(ids_of_length(20), max_tokens=300, temperature=0, stop="\0"))
     for _ in range(3):
         list(model.chat([{"role": "user", "content": "warm"}], max_tokens=3, seed=1))
-    before = device.allocated, len(session._programs), len(device._staging)
+    before = device.allocated, len(session.programs.recorded), len(device._staging)
     objects = live_objects()
-    for turn in range(50):
+    for turn in range(20):
         list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
     total = 0
-    while total < 2000:
+    while total < 700:
         total += len(list(model.generate(ids_of_length(20), max_tokens=230, seed=total)))
-    checkpoints = sum(k.size + v.size for c in session.checkpoints for k, v in c.rings)
+    kept = session.sequence.checkpoints
+    checkpoints = sum(snapshot.ledger.nbytes for snapshot in kept.values())
     assert device.allocated - checkpoints <= before[0]
-    assert len(session._programs) <= before[1] + 8
+    assert len(session.programs.recorded) <= before[1] + 8
     assert len(device._staging) <= before[2] + 4
-    assert live_objects() <= objects + 8 * 300 + 2 * len(session.checkpoints) * len(session.cache.owners)
+    assert live_objects() <= objects + 8 * 300 + 2 * len(kept) * len(session.cache.owners)
 
 
 def live_objects() -> int:
@@ -261,3 +264,42 @@ def test_a_second_call_in_the_middle_of_a_reply_is_refused_not_hung(model: wgemm
         list(model.generate(ids_of_length(5)))
     stream.close()
     assert list(model.generate(ids_of_length(5), max_tokens=1))
+
+
+# -- several sequences on one runner
+
+
+def test_a_second_sequence_records_nothing_again(session: OneSequence) -> None:
+    first, second = ids_of_length(80), ids_of_length(90, seed=4)
+    expected = greedy(session, first), greedy(session, second)
+    recorded = dict(session.programs.recorded)
+    other = OneSequence(session.runner)
+    assert greedy(other, first) == expected[0]
+    assert greedy(session, second) == expected[1]
+    assert session.programs.recorded == recorded
+
+
+def test_sequences_take_turns_and_keep_what_they_computed(session: OneSequence) -> None:
+    other = OneSequence(session.runner)
+    prompts = {session: ids_of_length(300), other: ids_of_length(260, seed=5)}
+    replies = {each: greedy(each, prompt) for each, prompt in prompts.items()}
+    for each, prompt in prompts.items():
+        assert greedy(each, prompt) == replies[each]
+        assert each.reused == len(prompt) - 1
+
+
+def test_a_sequence_without_memory_to_park_is_computed_again(
+    session: OneSequence, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, room = ids_of_length(60), gpu.buffer
+    expected = greedy(session, prompt)
+
+    def full(size: int, label: str) -> object:
+        if label == "snapshot":
+            raise wgemma.OutOfMemory("no room")
+        return room(size, label)
+
+    monkeypatch.setattr(gpu, "buffer", full)
+    greedy(OneSequence(session.runner), ids_of_length(50, seed=6))
+    assert greedy(session, prompt) == expected
+    assert session.reused == 0

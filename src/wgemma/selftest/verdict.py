@@ -15,13 +15,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from wgemma.engine.engine import Options
-from wgemma.engine.problems import HEAD_SIZES, Problem, answers, problems_of
-from wgemma.engine.trial import Output, Trial
+from wgemma.engine.options import Options
 from wgemma.errors import DeviceError, SourceError
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Device
 from wgemma.model.config import Config
+from wgemma.selftest.problems import HEAD_SIZES, Problem, answers, problems_of
+from wgemma.selftest.trial import Output, Trial
+from wgemma.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +123,12 @@ def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Ver
 
 def _key(device: Device, wanted: Sequence[Problem], options: Options) -> str:
     """What a verdict is about: when any of it changes, the test is run again."""
-    from wgemma import __version__
-
     shaders = hashlib.sha256()
     for file in sorted(files("wgemma.kernels").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".wgsl"):
             shaders.update(file.read_bytes())
     asked = hashlib.sha256(repr((options.kv, options.precision, wanted)).encode())
-    asked.update((files("wgemma.engine") / "answers.json").read_bytes())
+    asked.update((files("wgemma.selftest") / "answers.json").read_bytes())
     info, features = device.info, ", ".join(sorted(device.features))
     adapter = (info.name, info.backend, info.driver, features)
     return " | ".join((*adapter, f"wgemma {__version__}", shaders.hexdigest()[:16], asked.hexdigest()[:16]))

@@ -327,5 +327,5 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
 @cache
 def answers() -> dict[str, list[list[float]]]:
     """By name, the folded values of each output."""
-    found: dict[str, list[list[float]]] = json.loads((files("wgemma.engine") / "answers.json").read_bytes())
+    found: dict[str, list[list[float]]] = json.loads((files("wgemma.selftest") / "answers.json").read_bytes())
     return found

@@ -14,20 +14,21 @@ import pytest
 
 import wgemma
 from fake_device import FakeDevice
+from one_sequence import OneSequence, engine_on
 from real_shapes import write_e2b
 from wgemma.embedded import embedded_model
-from wgemma.engine import selftest
-from wgemma.engine.engine import Engine, Options
-from wgemma.engine.problems import answers, problems_of
+from wgemma.engine.options import Options
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.selftest import prepare, self_test
-from wgemma.engine.session import Session
 from wgemma.files.gguf import Gguf
 from wgemma.gpu import shaders
 from wgemma.gpu.device import DEFAULT_LIMITS, Limits
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.config import Config
 from wgemma.model.matmul import Precision
+from wgemma.selftest import verdict
+from wgemma.selftest.problems import answers, problems_of
+from wgemma.selftest.verdict import prepare, self_test
 from wgemma.sync import iterate, run
 
 MODELS = [
@@ -73,7 +74,7 @@ def tests_run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(device.info.name)
         return await self_test(device, *rest)
 
-    monkeypatch.setattr(selftest, "self_test", counted)
+    monkeypatch.setattr(verdict, "self_test", counted)
     return seen
 
 
@@ -154,7 +155,7 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
     with Gguf.open(path) as file:
         config = Config.from_gguf(file)
         run(self_test(testing, config, problems_of(config, file.tensors), options))  # type: ignore[arg-type]
-        session = Session(run(Engine.load(working, file, options)))  # type: ignore[arg-type]
+        session = OneSequence(Runner(engine_on(working, file, options)))  # type: ignore[arg-type]
         for ids in (IDS, [2] * 100):  # a short prompt and a long one
             list(iterate(session.generate(ids, Sampling(), 3)))
     assert testing.kernels.keys() <= working.kernels.keys()
@@ -165,7 +166,7 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
 
 def test_the_answers_are_those_of_the_twins() -> None:
     tool = make_answers()
-    text = (files("wgemma.engine") / "answers.json").read_text("utf-8")
+    text = (files("wgemma.selftest") / "answers.json").read_text("utf-8")
     assert tool.main() == text
     assert len(text) < 60_000
     assert {problem.answer for problem in tool.every_problem()} == answers().keys()
@@ -318,7 +319,7 @@ def test_a_verdict_is_remembered_per_problem_set_and_version(
     assert len(tests_run) == 1 and second.pipelines == 0
     prepared(second, tiny, kv="f32")
     assert len(tests_run) == 2
-    monkeypatch.setattr(wgemma, "__version__", "99")
+    monkeypatch.setattr(verdict, "__version__", "99")
     prepared(second, tiny)
     assert len(tests_run) == 3
     prepared(second, tiny)
@@ -369,8 +370,8 @@ def test_where_nothing_can_be_written_the_test_is_run_each_time(
 
 
 def test_old_verdicts_give_way_to_new_ones(verdicts: Path) -> None:
-    for number in range(selftest.MOST_VERDICTS + 5):
-        run(selftest._remember(f"adapter {number}", ["tile"]))
+    for number in range(verdict.MOST_VERDICTS + 5):
+        run(verdict._remember(f"adapter {number}", ["tile"]))
     kept = json.loads(verdicts.read_text())
-    assert len(kept) == selftest.MOST_VERDICTS and "adapter 0" not in kept
-    assert run(selftest._read())["adapter 50"] == ["tile"]
+    assert len(kept) == verdict.MOST_VERDICTS and "adapter 0" not in kept
+    assert run(verdict._read())["adapter 50"] == ["tile"]

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from wgemma.engine.engine import Engine, Options
+from one_sequence import OneSequence, engine_on
+from wgemma.engine.options import Options
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.senses import Senses
-from wgemma.engine.session import Session
 from wgemma.errors import SettingsError
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.native import NativeDevice
-from wgemma.model.decoder import PAD, SOFT
+from wgemma.model.passes import PAD, SOFT
 from wgemma.reference.decoder import Reference
 from wgemma.sync import iterate, run
 from wgemma.text.parts import content_of
@@ -74,11 +75,11 @@ class Setting:
 
     def __init__(self, device: NativeDevice, path: Path, options: Options) -> None:
         self.gguf = Gguf.open(path)
-        self.engine = run(Engine.load(device, self.gguf, options))
+        self.engine = engine_on(device, self.gguf, options)
         self.towers = RandomTowers(device, self.engine.config.width)
         self.senses: Senses[Buffer] = Senses(self.towers, self.engine.config.width)
         self.engine.senses = self.senses
-        self.session = Session(self.engine)
+        self.session = OneSequence(Runner(self.engine, self.senses))
 
     def image(self, tokens: int) -> list[int]:
         part = {"type": "image", "image": Pixels(1, 1, b"abcd"), "budget": tokens}
@@ -143,7 +144,7 @@ def test_the_largest_image_makes_room_once_and_short_prompts_go_on(both_ways: Se
 def test_logits_of_more_rows_than_there_is_room_for_come_in_parts(
     both_ways: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wgemma.engine.session.MANY_LOGITS", 40 * 4 * 1024)
+    monkeypatch.setattr("wgemma.engine.runner.MANY_LOGITS", 40 * 4 * 1024)
     ids = [2, 300, *both_ways.image(70), 400, 401]
     assert relative_error(both_ways.logits(ids), both_ways.expected(ids, (2, 70))) < 5e-4
 
@@ -164,7 +165,7 @@ def test_half_an_image_is_never_kept(both_ways: Setting) -> None:
 def test_a_mark_inside_an_image_moves_before_it(both_ways: Setting) -> None:
     ids = [2, *range(300, 310), *both_ways.image(50), 400, 401]
     both_ways.greedy(ids, marks=(20,))
-    assert [checkpoint.position for checkpoint in both_ways.session.checkpoints] == [11]
+    assert list(both_ways.session.sequence.checkpoints) == [11]
 
 
 def test_a_chat_goes_on_after_its_image_without_seeing_it_again(both_ways: Setting) -> None:
@@ -193,8 +194,8 @@ def test_a_causal_model_cuts_an_image_wherever_it_likes(causal: Setting) -> None
 
 def test_penalties_know_tokens_only(causal: Setting, gpu: NativeDevice) -> None:
     ids = [2, 300, *causal.image(5), 400]
-    run(causal.session.prefill([*ids, 0]))
-    data = run(gpu.read(causal.session.history, 0, 4 * len(ids)))
+    causal.session.prefill([*ids, 0])
+    data = run(gpu.read(causal.session.runner.history, 0, 4 * len(ids)))
     assert struct.unpack(f"<{len(ids)}I", data) == (2, 300, *[PAD] * 5, 400)
     penalised = Sampling(temperature=0, repeat_penalty=1.5, repeat_last_n=-1)
     assert [token.id for token in iterate(causal.session.generate(ids, penalised, 3))]
@@ -215,5 +216,5 @@ def test_numbers_nobody_gave_out_are_refused(causal: Setting) -> None:
     image = causal.image(5)
     with pytest.raises(SettingsError, match="is not a token id"):
         causal.greedy([2, *image, image[-1] + 1, 3])
-    with pytest.raises(SettingsError, match="the token that closes it must follow"):
+    with pytest.raises(SettingsError, match="add the token that closes it"):
         causal.greedy([2, *image])

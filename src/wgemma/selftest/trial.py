@@ -11,24 +11,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from wgemma.engine import problems as given
-from wgemma.engine.engine import Options
-from wgemma.engine.problems import Problem
+from wgemma.engine.options import Options
 from wgemma.engine.sampling import RESULT_BYTES, RESULTS, Sampler
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.sources import MemorySource
 from wgemma.gpu.device import Binding, Buffer, Device
+from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.attention import SPLITS, look, store
-from wgemma.model.cache import Cache, Segment
+from wgemma.model.cache import Cache, CacheSegment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
-from wgemma.model.decoder import Decoder, Pass
+from wgemma.model.decoder import Decoder, matmuls_for
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import LARGE, NARROW
-from wgemma.model.matmul import MOST_JOINED, Choices, Groups, Joined, Residual, Result
+from wgemma.model.matmul import MOST_JOINED, Choices, Groups, Joined, Residual, Result, rounds_many
+from wgemma.model.passes import Pass, Row, pack_rows
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.text import Attention, FeedForward, Layer, TextWeights
+from wgemma.model.scratch import SharedActivations
+from wgemma.model.text import Attention, FeedForward, TextLayer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
+from wgemma.selftest import problems as given
+from wgemma.selftest.problems import Problem
 
 ARENA = 4 << 20  # bytes for the outputs of all problems
 
@@ -64,13 +67,12 @@ class Trial:
         self.precision = options.precision
         self.config = _small(config)
         self.tape = Tape(device, "self-test")
-        self.uploader = Uploader(device, Gguf(MemorySource(b""), 3, {}, {}))
+        self.ledger = Ledger(device)
+        self.uploader = Uploader(self.ledger, Gguf(MemorySource(b""), 3, {}, {}))
         self.outputs: list[Output] = []
         self._inputs: dict[tuple[Any, ...], Buffer] = {}
         self._matrices: dict[tuple[str, int], Matrix] = {}
-        self._layers: dict[tuple[bool, bool, int], Layer] = {}  # by sliding, has_v, head_dim
-        self._freed_apart: list[Cache | Sampler] = []
-        self._decoder: Decoder | None = None
+        self._layers: dict[tuple[bool, bool, int], TextLayer] = {}  # by sliding, has_v, head_dim
 
     async def solve(self, wanted: Sequence[Problem], meanwhile: Callable[[], object] = lambda: None) -> bytes:
         """Runs all of them; the bytes in which `outputs` lie. `meanwhile` is called while kernels compile."""
@@ -78,7 +80,7 @@ class Trial:
         for problem in wanted:
             if problem.kind and (problem.kind, problem.columns) not in self._matrices:
                 self._matrices[problem.kind, problem.columns] = await self._matrix(problem.kind, problem.columns)
-        self.decoder = self._decoder = self._make_decoder()
+        self.decoder = self._make_decoder()
         self.matmuls = self.decoder.matmuls
         recorders: dict[str, Callable[[Problem], None]] = {
             "embed": self._embed, "matvec": self._matvec, "tile": self._tile, "norm": self._norm,
@@ -97,10 +99,7 @@ class Trial:
     def free(self) -> None:
         self.tape.free()
         self.uploader.close()
-        for other in self._freed_apart:
-            other.free()
-        for buffer in (*self.uploader.buffers, *(self._decoder.buffers() if self._decoder else ())):
-            self.device.free(buffer)
+        self.ledger.free()
 
     # -- what the problems stand on
 
@@ -119,18 +118,19 @@ class Trial:
             q_norm, k_norm = self._put("q norm", head, given.query_norms), self._put("k norm", head, given.norms)
             width = q + (2 if own else 1) * kv
             attention = Attention((), q, q + kv if own else q, width, q_norm, k_norm, matrix)
-            made = Layer(layer, 1.0, unused, unused, attention, FeedForward((), matrix), None, None)
+            made = TextLayer(layer, 1.0, unused, unused, attention, FeedForward((), matrix), None, None)
             self._layers[layer.sliding, own, head] = made
         pairs = {layer.sliding: _pairs(layer) for layer in self.config.layers}
         turns = {sliding: self._upload(_turns(count)) for sliding, count in pairs.items()}
         layers = tuple(self._layers.values())
-        weights = TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs, ())
-        return Decoder(self.device, weights, given.MANY[0], self.precision)
+        weights = TextWeights(self.config, matrix, matrix, unused, layers, None, turns, pairs)
+        rows, rounds = given.MANY[0], self.precision == "fast" and rounds_many(self.device)
+        scratch = SharedActivations(self.ledger, weights, rows, rows, z=0, rounds=rounds)
+        matmuls = matmuls_for(self.device, self.config.eps, self.precision)
+        return Decoder(self.ledger, weights, matmuls, scratch)
 
     def _buffer(self, size: int) -> Buffer:
-        buffer = self.device.buffer(size, "self-test")
-        self.uploader.buffers.append(buffer)
-        return buffer
+        return self.ledger.buffer(size, "self-test")
 
     def _upload(self, data: bytes) -> Buffer:
         return self.uploader.upload(data, "self-test")
@@ -160,7 +160,7 @@ class Trial:
         return self._inputs[key]
 
     def _rows(self, rows: Iterable[tuple[int, int, int]]) -> Buffer:
-        return self._words(*(word for used, position, sees in rows for word in (used, position, 0, sees)))
+        return self._upload(pack_rows(Row(used, position, 0, sees) for used, position, sees in rows))
 
     @property
     def _end(self) -> int:
@@ -187,7 +187,7 @@ class Trial:
     def _embed(self, problem: Problem) -> None:
         rows, matrix = len(given.TOKENS), self._matrices[problem.kind, problem.columns]
         y = self._buffer(4 * rows * problem.columns)
-        tokens = self._words(*(word for token in given.TOKENS for word in (1, 0, token, 0)))
+        tokens = self._upload(pack_rows(Row(1, 0, token, 0) for token in given.TOKENS))
         self.decoder.embed(self.tape, rows, tokens, matrix, y, given.SCALE)
         self._keep(problem, y, columns=problem.columns)
 
@@ -334,13 +334,12 @@ class Trial:
         self.tape.run("experts_join", [rows], bindings, params, norm_constants(columns))
         self._keep(problem, y, columns=columns)
 
-    def _with_cache(self, problem: Problem) -> tuple[Layer, Cache, list[Segment]]:
+    def _with_cache(self, problem: Problem) -> tuple[TextLayer, Cache, list[CacheSegment]]:
         """A layer with a cache of its own (a full one's in two segments) and a row of hashes in `qkv`."""
         layer = self._layers[problem.sliding, not problem.without_v, problem.head]
         config = replace(self.config, layers=(layer.config,))
         half = given.DEPTH // 2
-        cache = Cache(self.device, config, kv=self.kv, chunk=half - given.WINDOW, context=half)
-        self._freed_apart.append(cache)
+        cache = Cache(self.ledger, config, kv=self.kv, chunk=half - given.WINDOW, context=half)
         if not layer.config.sliding:
             cache.context = given.DEPTH
             cache.grow(given.DEPTH)
@@ -380,9 +379,8 @@ class Trial:
         self._keep(problem, self.decoder.scratch["attended"], size=size)
 
     def _sample(self, problem: Problem) -> None:
-        rows, history = self._words(1, given.POSITION - 1, 0, 0), self._buffer(4 * given.VOCAB)
-        sampler = Sampler(self.device, self.config, rows, history)
-        self._freed_apart.append(sampler)
+        rows, history = self._upload(pack_rows([Row(1, given.POSITION - 1, 0, 0)])), self._buffer(4 * given.VOCAB)
+        sampler = Sampler(self.ledger, self.config, rows, history)
         self.device.write(sampler.logits, 0, given.logits().tobytes())
         recipe = sampler.begin(given.SAMPLINGS[problem.sampling], given.VOCAB)
         sampler.record(self.tape, recipe, given.DEPTH)

@@ -1,6 +1,6 @@
-"""Training in a web page: the orders of web/wgemma.js that page.py passes on, answered by the trainer itself.
+"""Training in a web page: handles web/wgemma.js's training messages, which worker.py passes on.
 
-Nothing of it is kept in the page. A training that is stopped, or that cannot go on, gives what was learnt so far.
+The page keeps no checkpoints. Training that is stopped or fails returns what it has learnt so far.
 """
 
 import re
@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.api import Model
-from wgemma.engine.backend import GpuBackend
 from wgemma.errors import DeviceLost, TrainingError
 from wgemma.train.finetune import Task, prepare_task
 from wgemma.train.trainer import Progress
 
 
 async def examined(model: Model, order: Any) -> dict[str, Any]:
-    """What is in a file of examples, and how many steps a training with them would have."""
+    """Summarises a file of examples, and how many steps training on it takes."""
     task = await _task(model, order, "", skip_bad=True)
     return {
         "examples": len(task.examples),
@@ -33,7 +32,7 @@ async def examined(model: Model, order: Any) -> dict[str, Any]:
 
 
 async def trained(model: Model, order: Any, tell: Callable[[str, Any], None], stop: Event) -> None:
-    """Tells of every step, and at last of the folder with the adapter: it is read before `tell` returns."""
+    """Reports every step, and finally the folder with the adapter, which is read before `tell` returns."""
     losses: list[float] = []
     validation: list[tuple[int, float]] = []
 
@@ -48,9 +47,8 @@ async def trained(model: Model, order: Any, tell: Callable[[str, Any], None], st
         try:
             await model.afinetune(task, out=out, progress=made, cancel=stop)
         except DeviceLost as lost:
-            assert isinstance(model.backend, GpuBackend)
-            await model.backend.rebuild()  # for what comes next
-            raise TrainingError(f"{lost} What was learnt is lost with it: begin the training again.") from None
+            await model.backend.rebuild()  # so the model stays usable
+            raise TrainingError(f"{lost} What it had learnt is lost; start the training again.") from None
         finally:
             if any(Path(out).iterdir()):
                 told = {"losses": losses, "validation": validation, "steps": task.steps}
@@ -58,7 +56,7 @@ async def trained(model: Model, order: Any, tell: Callable[[str, Any], None], st
 
 
 async def _task(model: Model, order: Any, out: str, skip_bad: bool = False) -> Task:
-    """A training by the settings of an order; its data are the bytes of a file."""
+    """The training task a message describes; its data are the bytes of a file."""
     given = {_snake(name): value for name, value in order.settings.to_py().items()}
     system, skip_bad = given.pop("system", None), given.pop("skip_bad", False) or skip_bad
     task = await prepare_task(

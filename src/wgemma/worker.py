@@ -1,7 +1,7 @@
-"""The engine's door in a web page: answers the messages of web/worker.js by the async API.
+"""The engine in a web page: answers messages from web/worker.js through the async API.
 
-One Page lives in one Worker and has one model at a time. Messages are answered one after the other, except `stop`,
-which ends the reply or the load that is under way. Every error leaves as a code and a sentence, never as a traceback.
+Each Web Worker has one `Worker`, which holds one model at a time. Messages are answered in order, except `stop`, which
+ends the current reply or load. Every error is sent as a code and a sentence, never as a traceback.
 """
 
 import asyncio
@@ -16,12 +16,10 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from wgemma import __version__
 from wgemma.api import Model, Part
-from wgemma.engine import selftest
 from wgemma.engine.adapting import ALL
-from wgemma.engine.backend import GpuBackend
-from wgemma.engine.engine import CHUNK, Options, table_choices
+from wgemma.engine.opening import bytes_to_read, table_choices
+from wgemma.engine.options import CHUNK, Options
 from wgemma.engine.replying import Usage
 from wgemma.errors import (
     AdapterError,
@@ -44,13 +42,14 @@ from wgemma.files.locate import ModelFiles
 from wgemma.files.page_sources import PageError, PagePixels, PageSource
 from wgemma.files.sounds import ARRAY_RATE, Sound
 from wgemma.gpu.browser import BrowserDevice
-from wgemma.loading import assemble
-from wgemma.model.config import Config, find_tensors
-from wgemma.model.text import TABLE
+from wgemma.loading import Loading, assemble
+from wgemma.model.config import Config
+from wgemma.selftest import verdict
 from wgemma.stages import Stages
 from wgemma.text.parts import content_of
+from wgemma.version import __version__
 
-# The code of web/trouble.js for an error: that of the first class it belongs to.
+# web/trouble.js's code for an error: the first class that matches.
 CODES: tuple[tuple[type[Exception], str], ...] = (
     (CutOff, "cut-off"),
     (GgufError, "not-gguf"),
@@ -67,13 +66,13 @@ CODES: tuple[tuple[type[Exception], str], ...] = (
     (Error, "settings"),
 )
 
-SHORT_CHUNK = 128  # rows of a pass where a long one would keep everybody waiting
+SHORT_CHUNK = 128  # rows per pass on slow devices, where a longer pass would block for too long
 
-Tell = Callable[[str, Any], None]  # sends a message's progress or a part of its answer
+Tell = Callable[[str, Any], None]  # sends progress or part of an answer
 
 
-class Page:
-    """What a Worker holds: at most one model, and the device it is on. `home` is what web/worker.js lends."""
+class Worker:
+    """Holds at most one model, and its device. `home` is the interface web/worker.js provides."""
 
     def __init__(self, home: Any) -> None:
         self._home = home
@@ -81,10 +80,10 @@ class Page:
         self._device: BrowserDevice | None = None
         self._turn = asyncio.Lock()
         self._stops: dict[int, asyncio.Event] = {}
-        selftest.keeper = _PageKeeper(home.verdicts)
+        verdict.keeper = _PageKeeper(home.verdicts)
 
     async def answer(self, order: Any, post: Any) -> None:
-        """Answers one message by `post(kind, json)` or `post(kind, "", floats)`; the last is a result or an error."""
+        """Answers a message through `post(kind, json)` or `post(kind, "", floats)`; the last is a result or error."""
         if order.verb == "stop":
             if order.of in self._stops:
                 self._stops[order.of].set()
@@ -118,7 +117,7 @@ class Page:
             self._close()
             for source in sources:
                 if isinstance(error, GgufError):
-                    await source.discard()  # nobody wants to keep that
+                    await source.discard()  # not worth caching
                 else:
                     source.close()
             raise
@@ -134,11 +133,15 @@ class Page:
         asked = {"kv": order.kv, "precision": order.precision, "ple": order.ple}
         options = Options(context=order.context or None, chunk=chunk, **asked)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
-        progress = _Loading(_bytes_to_load(self._device, opened[0], options), tell, self._stops[order.id])
+        config = Config.from_gguf(opened[0])
+        on_gpu = (await table_choices(self._device, opened[0], config, options))[0]
+        total = bytes_to_read(config, opened[0].tensors, table_on_gpu=on_gpu)
+        progress = _Progress(total, tell, self._stops[order.id])
         name = sources[0].name
         files = ModelFiles(name, name)
         sources[0].waited = 0.0
-        self._model = await assemble(files, opened, self._device, options, progress.add, stages=stages)
+        loading = Loading(options, self._device, progress=progress.add, stages=stages)
+        self._model = await assemble(files, opened, loading)
         stages.begin("storage")
         for source in sources:
             await source.finished()
@@ -149,18 +152,18 @@ class Page:
             taken.append({"name": stage.name, "ms": 1e3 * stage.seconds})
             if stage.name == "weights":
                 taken[-1] |= {"bytes": progress.moved, "reading": 1e3 * sources[0].waited}
-        loading = {"total": sum(stage["ms"] for stage in taken), "stages": taken}
-        return self._info(self._model, self._device, opened) | {"loading": loading}
+        timing = {"total": sum(stage["ms"] for stage in taken), "stages": taken}
+        return self._info(self._model, self._device, opened) | {"loading": timing}
 
     def _info(self, model: Model, device: BrowserDevice, opened: list[Gguf]) -> dict[str, Any]:
-        assert isinstance(model.backend, GpuBackend)
-        inputs = model.backend.engine.weights.inputs
+        engine = model.backend.runner.engine
+        inputs = engine.weights.inputs
         return {
             "version": __version__,
             "name": model.name,
             "parameters": sum(tensor.elements for tensor in opened[0].tensors.values()),
             "quantisation": opened[0].quantisation,
-            "precision": model.backend.engine.options.precision,
+            "precision": engine.options.precision,
             "context": model.backend.context,
             "vocabulary": len(model.tokenizer),
             "sees": model.sees,
@@ -175,9 +178,8 @@ class Page:
 
     @property
     def _on_gpu(self) -> int:
-        """Bytes on the device, which may be another one by now."""
-        backend = self._model.backend if self._model else None
-        return int(getattr(getattr(backend, "device", None), "allocated", 0))
+        """Bytes allocated on the model's current device."""
+        return self._model.backend.runner.device.allocated if self._model else 0
 
     async def _unload(self, order: Any, tell: Tell) -> None:
         self._close()
@@ -192,7 +194,7 @@ class Page:
     @property
     def model(self) -> Model:
         if self._model is None:
-            raise SessionError("no model is loaded.")
+            raise SessionError("no model is loaded. Load one first.")
         return self._model
 
     # -- chatting
@@ -224,7 +226,7 @@ class Page:
     # -- adapters
 
     async def _adapt(self, order: Any, tell: Tell) -> dict[str, Any]:
-        """Loads an adapter: a GGUF in one source, or PEFT's configuration and weights in two."""
+        """Loads an adapter from one source (a GGUF) or two (PEFT's configuration and weights)."""
         sources = [PageSource(source) for source in order.sources]
         target = sources[0] if len(sources) == 1 else tuple(sources)
         try:
@@ -241,18 +243,18 @@ class Page:
     # -- training
 
     async def _examine(self, order: Any, tell: Tell) -> dict[str, Any]:
-        from wgemma.page_training import examined
+        from wgemma.worker_training import examined
 
         return await examined(self.model, order)
 
     async def _finetune(self, order: Any, tell: Tell) -> None:
-        from wgemma.page_training import trained
+        from wgemma.worker_training import trained
 
         await trained(self.model, order, tell, self._stops[order.id])
 
 
 class _PageKeeper:
-    """The verdicts of engine/selftest.py, in the browser's storage."""
+    """Keeps the verdicts of selftest/verdict.py in the browser's storage."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -267,41 +269,33 @@ class _PageKeeper:
 # -- progress and time
 
 
-def _bytes_to_load(device: BrowserDevice, gguf: Gguf, options: Options) -> int:
-    """What will go to the GPU of a model's file; a table that stays with the host does not."""
-    config = Config.from_gguf(gguf)
-    on_gpu = table_choices(device, gguf, config, options)[0]
-    tensors = find_tensors(config, gguf.tensors).items()
-    return sum(tensor.nbytes for name, tensor in tensors if on_gpu or name != TABLE)
-
-
-class _Loading:
-    """Tells how far the weights have come, and ends it all when nobody wants them any more."""
+class _Progress:
+    """Reports how much of the weights is loaded, and aborts the load once `stop` is set."""
 
     def __init__(self, total: int, tell: Tell, stop: asyncio.Event) -> None:
         self.total = total
         self.loaded = 0
-        self.moved = 0  # bytes in all: more than there are where a second try was needed
+        self.moved = 0  # all bytes moved; more than `total` if a load was retried
         self._tell = tell
         self._stop = stop
 
     def add(self, nbytes: int) -> None:
         if self._stop.is_set():
-            raise SessionError("loading was given up.")
+            raise SessionError("loading was cancelled.")
         self.moved += nbytes
         self.loaded = min(self.loaded + nbytes, self.total)
         self._tell("progress", {"stage": "load", "loaded": self.loaded, "total": self.total})
 
 
 class _Clock:
-    """When a reply began to answer, and how fast it went on."""
+    """Measures a reply's time to first token and its speed."""
 
     def __init__(self) -> None:
         self._asked = perf_counter()
         self._first = 0.0
 
     def heard(self, part: Part) -> dict[str, Any]:
-        """What the last part says of it: milliseconds to the first one, tokens per second after it."""
+        """For the last part: milliseconds to the first part, and tokens per second after it."""
         now = perf_counter()
         self._first = self._first or now
         if part.usage is None:
@@ -312,8 +306,8 @@ class _Clock:
 
 
 async def until(stop: asyncio.Event, parts: Any) -> AsyncIterator[Part]:
-    """The parts of a reply. Once one has come the reply ends itself at `stop`; before, it is ended from outside, so
-    that nobody waits for a long prompt to be read."""
+    """The parts of a reply. After the first part, the reply ends itself on `stop`; before that it is cancelled from
+    here, so that nobody waits for a long prefill."""
     async with aclosing(parts):
         first, stopped = asyncio.ensure_future(anext(parts)), asyncio.ensure_future(stop.wait())
         try:
@@ -332,11 +326,11 @@ async def until(stop: asyncio.Event, parts: Any) -> AsyncIterator[Part]:
             yield part
 
 
-# -- what crosses the border
+# -- conversions between page and engine
 
 
 def shown(part: Part) -> dict[str, Any]:
-    """A part as the page gets it."""
+    """A part in the page's format."""
     told: dict[str, Any] = {"kind": part.kind, "text": part.text}
     if part.tool_call is not None:
         call = part.tool_call
@@ -349,7 +343,7 @@ def shown(part: Part) -> dict[str, Any]:
 
 
 def _with_media(message: Any) -> Any:
-    """A message whose pictures and sounds are what the engine takes."""
+    """A message with its images and audio converted for the engine."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message
@@ -371,7 +365,7 @@ def _snake(name: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """JSON as JavaScript reads it: a number that is not finite, which a model may well write, is null."""
+    """JSON that JavaScript can parse: NaN and Inf, which a model may write, become null."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
@@ -393,8 +387,8 @@ def code_of(error: Exception) -> str:
 
 
 def sentence_of(error: Exception) -> str:
-    """What to show. An error that nobody meant goes to the console whole, and to the page in short."""
+    """The text to show. For an unexpected error, the console gets the full traceback."""
     if isinstance(error, Error):
         return str(error)
     traceback.print_exception(error)
-    return f"The engine stumbled: {type(error).__name__}: {error}. Load the model again; the console says more."
+    return f"The engine failed: {type(error).__name__}: {error}. Load the model again; the console has details."
