@@ -115,7 +115,7 @@ class Runner:
         marks: Sequence[int] = (),
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Computes `ids` except the last token, checkpoints at `marks`. Returns False if it was cancelled; what was
+        """Computes all `ids` but the last; takes checkpoints at `marks`. Returns False if it was cancelled; what was
         computed stays."""
         check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.senses)
         await self.enter(sequence)

@@ -72,7 +72,7 @@ class Audio:
                 f"the sound is too short: {count} samples at 16 kHz; at least {self._shortest} are needed."
             )
         if count > LONGEST:
-            raise MediaError(f"the sound is too long: {count / RATE:.1f} seconds. Split it into pieces of at most 30.")
+            raise MediaError(f"the sound is too long: {count / RATE:.1f} seconds. Split it into pieces of 30.")
         with Ledger(self.device) as scratch:
             out = scratch.buffer(4 * tokens * self.width, "soft tokens of a sound")
             tape = Tape(self.device, "sound")

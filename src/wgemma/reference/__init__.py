@@ -1,1 +1,1 @@
-"""The NumPy oracle: slow, short and obvious. Natively it is also the device of last resort."""
+"""The NumPy oracle: slow, short and obvious. Natively it is also the fallback device."""

@@ -1,6 +1,6 @@
-"""What the kernels of attention must compute in training, forward on packed rows and backward (see twins.py).
+"""What the attention kernels must compute in training, forward on packed rows and backward (see twins.py).
 
-Packed rows are whole sequences one after another; each row's key lies at its own place.
+Packed rows are whole sequences one after another; each row's key is in its own slot.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def packed_visible(rows: Sequence[Row], window: int) -> NDArray[np.bool_]:
 
 
 def _shares(q: Array, keys: Array, rows: Sequence[Row], window: int) -> tuple[Array, Array]:
-    """(p, lse): softmax(q · k) [R, H, R] with zeros where nothing is seen, and log Σ e^(q · k) [R, H]."""
+    """(p, lse): softmax(q · k) [R, H, R] with zeros for unseen keys, and log Σ e^(q · k) [R, H]."""
     group = q.shape[1] // keys.shape[1]
     mask = packed_visible(rows, window)[:, None]
     k = np.where(np.isnan(keys), 0, wide(keys)).repeat(group, axis=1)
@@ -70,10 +70,10 @@ def attention_back(
 
 
 def turned_back(dk: Array, raw: Array, norm: Array, turns: Array, eps: float) -> Array:
-    """kv_back, keys or queries: the gradient of raw where dk is that of rotate(norm ⊙ rms(raw))."""
+    """kv_back, keys or queries: the gradient of raw, given dk, that of rotate(norm ⊙ rms(raw))."""
     return rms_back(raw, norm, rotate(wide(dk), -turns), eps)
 
 
 def values_back(dv: Array, raw: Array, eps: float) -> Array:
-    """kv_back, values: the gradient of raw where dv is that of rms(raw)."""
+    """kv_back, values: the gradient of raw, given dv, that of rms(raw)."""
     return rms_back(raw, np.ones(raw.shape[-1]), dv, eps)

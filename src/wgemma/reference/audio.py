@@ -1,7 +1,7 @@
-"""Gemma 4's sound towers in NumPy, one obvious function per step of the mathematics.
+"""Gemma 4's audio towers in NumPy, one obvious function per mathematical step.
 
-The oracle of `model/audio.py`, and natively what stands in for it where no GPU can be used. Its functions are the twins
-of the sound kernels too: they compute in the precision of what they are given.
+The oracle for `model/audio.py`, and natively its fallback without a GPU. Its functions are also the twins of the audio
+kernels: they compute in the precision of their inputs.
 
 Shapes: F frames, T tokens, D the tower's width, H heads.
 """
@@ -30,7 +30,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 class AudioReference:
-    """The sound tower of one file."""
+    """The audio tower of one file."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.config = AudioConfig.from_gguf(gguf)
@@ -48,7 +48,7 @@ class AudioReference:
         if not self.tokens(wave.size):
             raise MediaError(f"the sound is too short: {wave.size} samples at 16 kHz.")
         if wave.size > LONGEST:
-            raise MediaError(f"the sound is too long: {wave.size / RATE:.1f} seconds; cut it into pieces of 30.")
+            raise MediaError(f"the sound is too long: {wave.size / RATE:.1f} seconds. Split it into pieces of 30.")
         conformer = self.config.conformer
         if conformer is None:
             heard = frames(wave, self.tokens(wave.size), CHUNK, CHUNK, 0)
@@ -57,7 +57,7 @@ class AudioReference:
         return self._linear(rms(heard, EPS), PROJECTION)
 
     def resample(self, sound: Sound) -> Floats:
-        """The sound's channels averaged, at 16 kHz."""
+        """The mean of the channels, at 16 kHz."""
         return resample(np.asarray(sound.samples, dtype=np.float32).reshape(-1, sound.channels), sound.rate)
 
     def _conformer(self, config: ConformerConfig, mel: Floats) -> Floats:
@@ -124,7 +124,7 @@ class AudioReference:
 
 
 def frames(wave: Array, count: int, size: int, hop: int, pad: int) -> Array:
-    """wave[f · hop + i − pad], silence where there is none: [count, size]."""
+    """wave[f · hop + i − pad], padded with silence: [count, size]."""
     at = np.arange(count)[:, None] * hop + np.arange(size) - pad
     inside = (at >= 0) & (at < wave.size)
     return np.where(inside, wave[np.where(inside, at, 0)], wave.dtype.type(0))
@@ -166,7 +166,7 @@ def resample(x: Array, rate: int) -> Floats:
 
 
 def interpolated(mono: Array, places: Array, parts: int, ratio: float) -> Array:
-    """ratio · Σ_j mono[j] · sinc((j − t) · ratio) at t = places / parts, silence before and after."""
+    """ratio · Σ_j mono[j] · sinc((j − t) · ratio) at t = places / parts, with silence before and after."""
     reach = math.ceil(ZEROS / ratio)
     near = np.arange(-reach, reach + 2)
     whole, rest = np.divmod(places, parts)

@@ -1,6 +1,6 @@
-"""What every kernel of the backward pass must compute, one short NumPy function each (see twins.py).
+"""What every backward kernel must compute, one short NumPy function each (see twins.py).
 
-Gradients are called d…: `dy` of what a step made, `dx` of what it was made from. All in float64.
+Gradients are called d…: `dy` is that of a step's output, `dx` that of its input. All in float64.
 
 Shapes: R rows, K columns of x and W, N rows of W; an adapter has `rank` rows of A for each of T targets.
 """
@@ -139,14 +139,14 @@ class Step(NamedTuple):
     share: float = 1.0
 
     def params(self, count: int) -> dict[str, float]:
-        """What adamw.wgsl wants."""
+        """The parameters of adamw.wgsl."""
         params = {"correction1": 1 - self.beta1**self.t, "correction2": 1 - self.beta2**self.t}
         params |= {"count": count, "rest1": 1 - self.beta1, "rest2": 1 - self.beta2}
         return params | {name: value for name, value in self._asdict().items() if name != "t"}
 
 
 def adamw(values: Array, g: Array, first: Array, second: Array, norm: float, step: Step) -> tuple[Array, Array, Array]:
-    """(values, first, second) after a step; `norm` is Σ g² of everything that is trained."""
+    """(values, first, second) after a step; `norm` is Σ g² over all parameters."""
     g = step.share * wide(g)
     g *= min(1.0, step.clip / (step.share * np.sqrt(norm) + 1e-6)) if step.clip else 1.0
     m = step.beta1 * wide(first) + (1 - step.beta1) * g

@@ -1,10 +1,10 @@
-"""Gemma 4's text model in NumPy: float32, one obvious function per step of the mathematics.
+"""Gemma 4's text model in NumPy: float32, one obvious function per mathematical step.
 
-The oracle the GPU is tested against, and natively the device of last resort. It holds weights as a file does and
-dequantises a slab of rows when it is needed, so the real models fit into a few gigabytes; only what fits into
-`CACHE_BYTES` stays.
+The oracle the GPU is tested against, and natively the fallback device. It keeps weights quantised, as in the file, and
+dequantises a slab of rows when needed, so real models fit into a few gigabytes; at most `CACHE_BYTES` stay
+dequantised.
 
-    h = √d · E[token]                         or an image's or a sound's embedding, as it is
+    h = √d · E[token]                         or an image's or sound's embedding, unscaled
     per layer:   h += norm(attention(norm(h)))
                  h += norm(ffn(norm(h)))      with experts beside it in the mixture model
                  h += norm(W · (gelu(W · h) ⊙ ple))
@@ -31,21 +31,21 @@ Mask = NDArray[np.bool_]
 Spans = Sequence[tuple[int, int]]
 
 CACHE_BYTES = 1 << 30
-SLAB_BYTES = 64 << 20  # of float32 at a time
+SLAB_BYTES = 64 << 20  # of float32 values at a time
 
-# The token whose per-layer embedding stands in where there is no token.
+# The token whose per-layer embedding soft rows use.
 PAD = 0
 
 
 class Reference:
-    """The model of one file. `logits` is a pure function; `step` goes on from where the last step ended."""
+    """The model of one file. `logits` is a pure function; `step` continues where the last step ended."""
 
     def __init__(self, gguf: Gguf) -> None:
         self.config = Config.from_gguf(gguf)
         self._weights = _Weights(gguf, self.config)
         self._cache = _Cache()
         self.adapters: Sequence[AdapterFile] = ()
-        self.scales: Mapping[str, float] = {}  # how much of each; one that is not named is off
+        self.scales: Mapping[str, float] = {}  # by name; unnamed ones are off
 
     def logits(
         self,
@@ -57,25 +57,25 @@ class Reference:
     ) -> Floats:
         """The soft-capped logits after every token: [rows, vocab].
 
-        embeddings  soft tokens: at which of the rows they start → [count, width]; the ids there mean nothing
-        spans       images as (start, end) of their rows, whose tokens see each other if the model is made that way
+        embeddings  soft tokens: start row → [count, width]; the ids in those rows are ignored
+        spans       images as (start, end) of their rows, whose tokens see each other in some models
         keep        is filled with "input", "ple", "layer 0", "layer 1" …, "output" (after the last norm)
         """
         return self._forward(_Cache(), ids, embeddings or {}, spans, keep)
 
     def step(self, ids: Sequence[int], *, embeddings: Mapping[int, Floats] | None = None, spans: Spans = ()) -> Floats:
-        """The logits after every one of `ids`, which follow all ids of earlier steps."""
+        """The logits at every position of `ids`, which continue the ids of earlier steps."""
         return self._forward(self._cache, ids, embeddings or {}, spans, None)
 
     @property
     def position(self) -> int:
-        """How many tokens the steps have taken so far."""
+        """The number of tokens processed so far."""
         return self._cache.length
 
     def rewind(self, position: int = 0) -> None:
         """Forgets every token from `position` on."""
         if not 0 <= position <= self.position:
-            raise ModelError(f"position {position} is not among the {self.position} tokens taken so far.")
+            raise ModelError(f"position {position} is not among the {self.position} tokens processed so far.")
         self._cache.truncate(position)
 
     def _forward(
@@ -102,7 +102,7 @@ class Reference:
         return softcap(logits, config.softcap)
 
     def _input(self, ids: Sequence[int], embeddings: Mapping[int, Floats]) -> tuple[list[int], Floats]:
-        """The tokens, PAD where a row is soft, and the first hidden state."""
+        """The tokens, with PAD for soft rows, and the first hidden state."""
         tokens = list(ids)
         for start, rows in embeddings.items():
             if start < 0 or start + len(rows) > len(tokens) or rows.shape[1:] != (self.config.width,):
@@ -191,7 +191,7 @@ class Reference:
         return dense + self._norm(y, block + "post_ffw_norm_2.weight")
 
     def _route(self, block: str, h: Floats) -> Floats:
-        """The share of each expert in each row: the largest of softmax(W · r), made to sum to 1, then scaled."""
+        """Each expert's weight in each row: the largest of softmax(W · r), normalised to sum to 1, then scaled."""
         r = rms(h, self.config.eps) * self._weights.vector(block + "ffn_gate_inp.scale") / root(self.config.width)
         p = softmax(self._linear(r, block + "ffn_gate_inp.weight"))  # [rows, experts]
         chosen = np.argsort(-p, axis=-1, kind="stable")[:, : self.config.experts_used]
@@ -212,7 +212,7 @@ class Reference:
         return self._weights.vector(name) * rms(x, self.config.eps)
 
     def _linear(self, x: Floats, name: str, expert: int = 0, adapted: str = "") -> Floats:
-        """y[r, n] = Σ_k W[n, k] · x[r, k], and what adapters add; `adapted` is what they call the matrix."""
+        """y[r, n] = Σ_k W[n, k] · x[r, k], plus the adapters; `adapted` is their name for the matrix."""
         y = np.concatenate([x @ slab.T for slab in self._weights.slabs(name, expert)], axis=-1)
         for scale, a, b in self._pairs(adapted or name, expert):
             y += scale * (x @ a.T @ b.T)
@@ -256,7 +256,7 @@ def softmax(x: Floats) -> Floats:
 
 
 def rotate(x: Floats, angles: Doubles) -> Floats:
-    """Turns the pairs (j, j + head_dim / 2) of every head by θ[t, j]; pairs beyond the angles pass through."""
+    """Rotates the pairs (j, j + head_dim / 2) of every head by θ[t, j]; pairs beyond the angles pass through."""
     cos, sin = np.cos(angles)[:, None].astype(np.float32), np.sin(angles)[:, None].astype(np.float32)
     pairs, half = angles.shape[1], x.shape[-1] // 2
     first, second = x[..., :pairs], x[..., half : half + pairs]  # [rows, heads, pairs]
@@ -294,7 +294,7 @@ def attend(q: Floats, keys: Floats, values: Floats, mask: Mask) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What the rows of one forward pass know besides their hidden state."""
+    """Data about the rows of one forward pass besides their hidden state."""
 
     positions: NDArray[np.int64]  # [rows]
     sliding: Mask  # [rows, keys]
@@ -316,7 +316,7 @@ class _Cache:
     def append(self, layer: int, k: Floats, v: Floats) -> None:
         if layer in self._layers:
             keys, values = self._layers[layer]
-            # A step that failed half way leaves rows past the length; they are not part of the sequence.
+            # A step that failed halfway leaves rows past the length, which are not part of the sequence.
             k = np.concatenate([keys[: self.length], k])
             v = np.concatenate([values[: self.length], v])
         self._layers[layer] = (k, v)
@@ -347,7 +347,7 @@ class _Weights:
         return np.concatenate([self._read(name, row, 1) for row in rows])
 
     def slabs(self, name: str, expert: int) -> Iterator[Floats]:
-        """One matrix (that of one expert, where a tensor holds many) in slabs [rows, columns]."""
+        """One matrix (one expert's, if a tensor holds several) in slabs [rows, columns]."""
         columns, rows = self._tensors[name].shape[:2]
         most = max(1, SLAB_BYTES // (4 * columns))
         for start in range(0, rows, most):

@@ -1,7 +1,7 @@
-"""What the bytes of every block format mean, as float32 values.
+"""Decodes every block format to float32.
 
-One function per format, each from blocks of bytes [blocks, nbytes] to values [blocks, elements]. This is the plain
-twin the WGSL is tested against: all arithmetic is float32, in the order the formulas are written.
+One function per format, from blocks of bytes [blocks, nbytes] to values [blocks, elements]. The WGSL is tested against
+these: all arithmetic is float32, in the order the formulas are written.
 
 Notation: x[i] is element i of a block; `d:f16 @0` is a half-precision number at byte 0.
 """
@@ -16,7 +16,7 @@ from wgemma.files.quants import BY_NAME
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-# The fp4 (E2M1) values doubled, so that they are whole; the scales that go with them are halved.
+# The fp4 (E2M1) values, doubled to make them integers; their scales are halved.
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 
 # The unevenly spaced levels of IQ4_NL and IQ4_XS.
@@ -30,7 +30,7 @@ def dequantize(raw: bytes | memoryview | Bytes, kind: str, shape: tuple[int, ...
     block = BY_NAME[kind]
     data = np.frombuffer(np.ascontiguousarray(raw) if isinstance(raw, np.ndarray) else raw, dtype=np.uint8)
     if data.size % block.nbytes:
-        raise ValueError(f"{kind} blocks are {block.nbytes} bytes long; {data.size} bytes are no whole number of them")
+        raise ValueError(f"{kind} blocks are {block.nbytes} bytes long; {data.size} is not a multiple of that")
     values = DEQUANTIZERS[kind](data.reshape(-1, block.nbytes)) if data.size else np.empty(0, dtype=np.float32)
     return values.reshape(-1 if shape is None else shape)
 
@@ -52,7 +52,7 @@ def _nibbles(codes: Bytes) -> Bytes:
 
 
 def _scaled(scales: Floats, q: NDArray[np.generic]) -> Floats:
-    """scales[b, s] · q[b, s, i], the blocks of q cut into as many sub-blocks as there are scales."""
+    """scales[b, s] · q[b, s, i], with the blocks of q split into one sub-block per scale."""
     sub_blocks = q.reshape(*scales.shape, -1).astype(np.float32)
     return (scales[..., None] * sub_blocks).reshape(len(scales), -1)
 

@@ -1,6 +1,6 @@
-"""What the kernels of the way back through the experts must compute (see backward_twins.py).
+"""What the experts' backward kernels must compute (see backward_twins.py).
 
-Shapes: R rows, K columns, E experts, S slots (experts a row goes to).
+Shapes: R rows, K columns, E experts, S slots (experts per row).
 """
 
 import numpy as np

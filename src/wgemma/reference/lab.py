@@ -1,8 +1,8 @@
-"""A bench for one kernel: inputs with NaN behind them, outputs that tell afterwards what was written, random weights.
+"""A test bench for one kernel: inputs followed by NaN, outputs that show what was written, random weights.
 
-Every output begins as poison, with more poison behind it. Read back, a place that still holds it is `UNTOUCHED`; an
-expected array says `UNTOUCHED` where nothing may be written, so one comparison checks the values, that nothing is
-missing, and that nothing went astray.
+Every output starts as poison, with more poison after it. On reading back, words that still hold it are `UNTOUCHED`;
+expected arrays say `UNTOUCHED` where nothing may be written. So one comparison checks the values, that nothing is
+missing, and that nothing was written out of bounds.
 """
 
 import zlib
@@ -29,15 +29,15 @@ from wgemma.reference.twins import Array
 from wgemma.sync import run
 
 POISON = b"\x7a"
-UNTOUCHED = float(np.frombuffer(4 * POISON, dtype="<f4")[0])  # about 3e35: no kernel computes that
-GUARD = 64  # words behind every buffer
+UNTOUCHED = float(np.frombuffer(4 * POISON, dtype="<f4")[0])  # about 3e35, which no kernel computes
+GUARD = 64  # words after every buffer
 
 EPS = 1e-6
-F32 = 1e-5  # what sums of f32 in any order may differ by
-EXACT = 0.0  # dequantising rounds once at most, as the twin does
-THREADS = 256  # of a workgroup, where a kernel leaves it to the decoder
+F32 = 1e-5  # how much f32 sums may differ between summation orders
+EXACT = 0.0  # dequantising rounds at most once, as the twin does
+THREADS = 256  # per workgroup, if the kernel lets the decoder choose
 
-# Where a block has its f16 scales, and about how large they are, so that weights are well below one.
+# Offsets of a block's f16 scales and their approximate size, so that weights are well below one.
 _SCALES: dict[str, tuple[tuple[int, ...], float]] = {
     "Q4_0": ((0,), 0.02),
     "Q5_0": ((0,), 0.01),
@@ -53,7 +53,7 @@ Options = TypeVar("Options")
 
 
 class Outcome(NamedTuple):
-    """What one or more outputs hold, what they should, and how far apart they may be."""
+    """The actual and expected values of one or more outputs, and the tolerance."""
 
     got: tuple[Array, ...]
     expected: tuple[Array, ...]
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 
 def relative_error(got: Array, expected: Array) -> float:
-    """rms(got − expected) / rms(expected) over what should be written; infinite where it is not just that."""
+    """rms(got − expected) / rms(expected) over what should be written; infinite if anything else was."""
     still = expected == UNTOUCHED
     if got.shape != expected.shape or (got[still] != UNTOUCHED).any():
         return float("inf")
@@ -79,7 +79,7 @@ def relative_error(got: Array, expected: Array) -> float:
 
 
 def framed(expected: Array) -> Array:
-    """An output as it should be read back, with what lies behind it."""
+    """An output as it should be read back, including the guard after it."""
     return np.concatenate([expected.astype(np.float64).ravel(), np.full(GUARD, UNTOUCHED)])
 
 
@@ -89,7 +89,7 @@ def untouched(*shape: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`body` puts the kernel on a lab; its numbers are the same on every device."""
+    """`body` runs the kernel in a lab; its inputs are the same on every device."""
 
     name: str
     kernel: str
@@ -102,19 +102,19 @@ class Case:
 
 
 def case(body: Callable[..., Outcome], quick: bool, kernel: str = "", **options: Any) -> Case:
-    """A case named "tile kind=Q4_0 rows=9 …"; the body has its kernel's name where none is given."""
+    """A case named "tile kind=Q4_0 rows=9 …"; the kernel defaults to the body's name."""
     kernel = kernel or body.__name__.removeprefix("_")
     name = " ".join([kernel, *(f"{key}={value}" for key, value in options.items())])
     return Case(name, kernel, partial(body, **options), quick)
 
 
 def widths(kind: str) -> tuple[int, int, int]:
-    """A narrow, a middling and a wide K that the type allows; the wide one takes matvec more than one slice."""
+    """A narrow, a medium and a wide K that the type allows; the wide one takes more than one slice in matvec."""
     return (256, 768, 2304) if PLANES[kind].span == 256 else (32, 288, 2112)
 
 
 class Lab:
-    """One device, one source of random numbers; all buffers go when the work is done."""
+    """One device and one random generator; all buffers are freed at the end."""
 
     def __init__(self, device: Device, seed: int) -> None:
         self.device = device
@@ -131,7 +131,7 @@ class Lab:
     # -- buffers
 
     def put(self, values: Array, kind: str = "<f4") -> Buffer:
-        """An input; the words behind it are all ones, which is NaN to whoever reads too far."""
+        """An input, followed by all-ones words, which are NaN to a kernel that reads too far."""
         data = np.ascontiguousarray(values, dtype=kind).tobytes()
         return self._filled(data + b"\xff" * (-len(data) % 4 + 4 * GUARD))
 
@@ -139,15 +139,15 @@ class Lab:
         return self.put(np.array(rows), "<u4")
 
     def out(self, words: int) -> Buffer:
-        """An output of so many words, poisoned."""
+        """A poisoned output of `words` words."""
         return self._filled(POISON * (4 * (words + GUARD)))
 
     def held(self, values: Array) -> Buffer:
-        """An output that holds something to begin with, which the kernel adds to or changes; poison behind it."""
+        """An output with initial values that the kernel adds to or changes, followed by poison."""
         return self._filled(np.ascontiguousarray(values, dtype="<f4").tobytes() + POISON * (4 * GUARD))
 
     def read(self, buffer: Buffer, kind: str = "<f4") -> Array:
-        """An output and what lies behind it, as float64."""
+        """An output and the guard after it, as float64."""
         values = np.frombuffer(run(self.device.read(buffer)), dtype=kind)
         poison = np.frombuffer(POISON * values.itemsize, dtype=kind)
         read = np.where(values == poison, UNTOUCHED, values.astype(np.float64))
@@ -178,7 +178,7 @@ class Lab:
         return (scale * self.rng.standard_normal(shape)).astype(np.float32)
 
     def norms(self, *shape: int) -> Array:
-        """Weights of a norm: around one, as trained ones are."""
+        """Norm weights: around one, like trained ones."""
         return 1 + self.normal(*shape, scale=0.2)
 
     def activations(self, *shape: int, extreme: str = "") -> Array:
@@ -195,7 +195,7 @@ class Lab:
     # -- weights
 
     def raw(self, kind: str, rows: int, columns: int) -> NDArray[np.uint8]:
-        """The bytes of random rows, [rows, row bytes]: any code, and scales among them that are subnormal or zero."""
+        """The bytes of random rows, [rows, row bytes]: any codes, with some scales subnormal or zero."""
         if kind not in _SCALES:
             values = self.normal(rows, columns, scale=0.05)
             values[:, ::7] *= np.float32(1e-4)  # subnormal as f16
@@ -210,7 +210,7 @@ class Lab:
         return blocks.reshape(rows, -1)
 
     def weights(self, kind: str, rows: int, columns: int, most: int = 0) -> tuple[Matrix, Array]:
-        """A random matrix on the device, cut into parts of `most` rows, and its values."""
+        """A random matrix on the device, split into parts of `most` rows, and its values."""
         raw = self.raw(kind, rows, columns)
         return self.matrix(kind, columns, [(raw, RowOrder())], most), dequantize(raw, kind, (rows, columns))
 
@@ -240,7 +240,7 @@ class Lab:
         return Matrix(kind, rows, columns, tuple(parts))
 
     def _part(self, kind: str, columns: int, first: int, rows: int) -> MatrixPart:
-        """Planes with poison in and around them; scales that are set bit by bit begin at zero, as a new buffer's do."""
+        """Planes with poison in and around them; scales that are set bit by bit start at zero, as in a new buffer."""
         planes, alignment = PLANES[kind], self.device.limits.offset_alignment
         room = room_for(rows)
         code_bytes, scale_bytes = planes.code_bytes(room, columns), planes.scale_bytes(room, columns)
@@ -251,14 +251,14 @@ class Lab:
         return MatrixPart(first, rows, buffer, Span(buffer, 0, code_bytes), span)
 
     def margins(self, part: MatrixPart) -> Array:
-        """What lies between and behind the planes of a part: all of it should be untouched."""
+        """The words between and after the planes of a part, which should all be untouched."""
         words = np.frombuffer(run(self.device.read(part.buffer)), dtype="<f4").astype(np.float64)
         edge = part.scales.offset if part.scales else part.codes.size
         end = edge + (part.scales.size if part.scales else 0)
         return np.concatenate([words[part.codes.size // 4 : edge // 4], words[end // 4 :]])
 
     def values(self, matrix: Matrix) -> Array:
-        """What the planes of a matrix say, read by embed.wgsl: [rows, columns]."""
+        """A matrix's values as embed.wgsl reads them: [rows, columns]."""
         rows = self.put_rows([Row(1, 0, token) for token in range(matrix.rows)])
         y = self.out(matrix.rows * matrix.columns)
         for part in matrix.parts:
@@ -271,7 +271,7 @@ class Lab:
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Lab, Options], Outcome]], Callable[..., Outcome]]:
-    """For a body that takes its options as one value: a case has them by name."""
+    """Lets a case pass options by name to a body that takes them as one value."""
 
     def decorated(body: Callable[[Lab, Options], Outcome]) -> Callable[..., Outcome]:
         @wraps(body)
@@ -284,7 +284,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Lab, Options], Outcome]
 
 
 def clear_of_ties(x: Array) -> Array:
-    """The same but for numbers so near the middle between two bytes that how a GPU divides decides which it becomes."""
+    """Moves numbers away from the midpoint between two bytes, where the GPU's division would decide the rounding."""
     blocks = x.reshape(-1, 32)
     step = np.abs(blocks).max(-1, keepdims=True) / 127
     near_tie = np.abs(blocks / step % 1 - 0.5) < 1e-3

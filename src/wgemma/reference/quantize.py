@@ -1,7 +1,7 @@
-"""Float weights into block formats, with the scales that make the squared error of every block small.
+"""Quantises float weights to block formats, choosing scales that keep each block's squared error small.
 
-The inverse of `dequantize` for the formats wgemma writes. Rows (the last axis) fill whole blocks. The error is not
-weighted: every weight of a block counts the same.
+The inverse of `dequantize` for the formats wgemma writes. Rows (the last axis) fill whole blocks. The error is
+unweighted: every weight of a block counts the same.
 
 The search for a scale, in all formats: a candidate scale fixes the codes q by rounding; for fixed codes the best
 scale is a least-squares solution; the candidate whose solution leaves the least error wins. Scales are then rounded
@@ -20,19 +20,19 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
 
-# Weights worked on at a time: the temporaries of a slab stay in a core's cache.
+# Weights per slab, so that its temporaries stay in a core's cache.
 SLAB = 1 << 17
 
-# No block format reaches this far; clipped to it, sums of squares stay finite in float32.
+# Beyond the range of every block format; clipping to it keeps sums of squares finite in float32.
 LARGEST = np.float32(1e9)
 
-# Half the smallest half-precision number: weights below it become zero, so no range need be taken as smaller.
+# Half the smallest half-precision number: weights below it become zero, so no range is treated as smaller.
 SMALLEST = np.float32(2.0**-25)
 
 F16_MAX = np.float32(65504)
 
-# A candidate scale spreads the weights over this many levels more than there are codes: above 0 it cuts the largest
-# weights off, below 0 it leaves codes unused, and either may round the rest better.
+# A candidate scale spreads the weights over this many more levels than there are codes: above 0 it clips the largest
+# weights, below 0 it leaves codes unused, and either may round the rest better.
 SIGNED_STRETCHES = np.linspace(-0.9, 1.8, 19, dtype=np.float32)
 UNSIGNED_STRETCHES = np.linspace(-1.0, 1.6, 14, dtype=np.float32)
 
@@ -40,7 +40,7 @@ UNSIGNED_STRETCHES = np.linspace(-1.0, 1.6, 14, dtype=np.float32)
 def quantize(values: Floats, kind: str) -> Bytes:
     """The blocks of every row of `values`: bytes of shape [..., row bytes]."""
     if kind not in QUANTIZERS:
-        raise ValueError(f"nothing is quantized to {kind}; known are {', '.join(QUANTIZERS)}")
+        raise ValueError(f"cannot quantize to {kind}; known are {', '.join(QUANTIZERS)}")
     block, encode = BY_NAME[kind], QUANTIZERS[kind]
     row_nbytes = block.row_nbytes(values.shape[-1])
     blocks = np.ascontiguousarray(values, dtype=np.float32).reshape(-1, block.elements)
@@ -61,7 +61,7 @@ def _f16_bytes(blocks: Floats) -> Bytes:
 
 
 def _bf16_bytes(blocks: Floats) -> Bytes:
-    """The upper half of each float32, rounded to nearest, ties to even; a NaN stays one by its quiet bit."""
+    """The upper half of each float32, rounded to nearest, ties to even; the quiet bit keeps a NaN a NaN."""
     bits = blocks.view(np.uint32)
     rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     return np.where(np.isnan(blocks), bits >> 16 | 64, rounded).astype("<u2").view(np.uint8)
@@ -94,7 +94,7 @@ def _q6_k(blocks: Floats) -> Bytes:
 
 
 def _packed_q6_k(d: Halves, steps: NDArray[np.int8], codes: Floats) -> Bytes:
-    """The layout `dequantize` states for Q6_K, from codes in −32 … 31."""
+    """The Q6_K layout described in `dequantize`, from codes in −32 … 31."""
     q = (codes + 32).astype(np.uint8).reshape(-1, 2, 4, 32)  # [blocks, half, group, 32]
     low, high = q & 15, q >> 4
     ql = low[:, :, :2] | low[:, :, 2:] << 4
@@ -155,7 +155,7 @@ def _k_blocks(blocks: Floats, top: int) -> tuple[Bytes, Bytes]:
 def _nearby_steps(x: Floats, scales: Floats, mins: Floats, d: Floats, dmin: Floats, top: int) -> tuple[Floats, Floats]:
     """The 6-bit steps of each sub-block's scale and min, from the nearest ones and their neighbours.
 
-    Rounded apart, a scale and its min may both err to the same side; nine pairs are tried for the least error.
+    Rounded separately, a scale and its min may both err to the same side; nine pairs are tried for the least error.
     """
     nearest, nearest_min = _codes(scales, d, 0, 63), _codes(mins, dmin, 0, 63)
     best, best_min, best_error = nearest, nearest_min, np.full_like(nearest, np.inf)
@@ -177,7 +177,7 @@ def _error(x: Floats, scale: Floats, top: int) -> Floats:
 
 
 def _packed_scales(d: Halves, dmin: Halves, steps: Bytes, min_steps: Bytes) -> Bytes:
-    """The layout `dequantize` states for Q4_K and Q5_K, up to the codes."""
+    """The Q4_K and Q5_K layout described in `dequantize`, up to the codes."""
     first = steps[:, :4] | steps[:, 4:] >> 4 << 6
     second = min_steps[:, :4] | min_steps[:, 4:] >> 4 << 6
     third = steps[:, 4:] & 15 | (min_steps[:, 4:] & 15) << 4
@@ -185,7 +185,7 @@ def _packed_scales(d: Halves, dmin: Halves, steps: Bytes, min_steps: Bytes) -> B
 
 
 def _packed_nibbles(q: Bytes) -> Bytes:
-    """Each two sub-blocks of [blocks, 8, 32] share 32 bytes."""
+    """Every two sub-blocks of [blocks, 8, 32] share 32 bytes."""
     pairs = q.reshape(-1, 4, 2, 32)
     return (pairs[:, :, 0] | pairs[:, :, 1] << np.uint8(4)).reshape(-1, 128)
 
@@ -200,9 +200,9 @@ def _stored(scale: Floats) -> Halves:
 
 
 def _stored_outward(scale: Floats) -> Halves:
-    """The nearest half-precision number not nearer to zero, so that its largest multiple reaches the largest scale.
+    """The nearest half-precision number not closer to zero, so that its largest multiple reaches the largest scale.
 
-    Blocks of small weights have subnormal d; rounded to nearest it could fall short by a good part of itself.
+    Blocks of small weights have a subnormal d; rounding it to nearest could lose a large part of it.
     """
     stored = _stored(scale)
     outer = np.nextafter(stored, np.copysign(np.float16(F16_MAX), stored))
@@ -222,7 +222,7 @@ def _rounded(x: Floats, inverse: Floats, low: int, high: int) -> Floats:
 
 
 def _extreme(x: Floats) -> Floats:
-    """Of each last axis the value farthest from zero, with its sign."""
+    """The value farthest from zero along the last axis, with its sign."""
     high: Floats = x.max(axis=-1)
     low: Floats = x.min(axis=-1)
     return np.where(high > -low, high, low)

@@ -1,4 +1,4 @@
-"""Which tokens may come next, and how likely each is: the plain twin of sampling on the GPU.
+"""Which tokens may come next, and how likely each is: the NumPy twin of GPU sampling.
 
 In this order, l = logits:
 
@@ -10,8 +10,8 @@ In this order, l = logits:
     min_p        l_t ≥ max l + ln(min_p)
     temperature  softmax(l / T); T ≤ 0 leaves only the largest
 
-All arithmetic is float64. Equal logits stand in the order of their ids. Below that the twins of the kernels' parts: the
-keys of logits, the peaks of their blocks, and which token a seed draws.
+All arithmetic is float64. Ties are ordered by id. Also here: the twins of the kernels' parts, namely the keys of
+logits, the peaks of their blocks, and which token a seed draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ def peaks(logits: NDArray[np.float32], block: int = 64) -> tuple[NDArray[np.uint
 
 
 def drawn(ids: Ids, shares: Doubles, seed: int, position: int, margin: float) -> int:
-    """The token at a hash of seed and position, in the order of their ids; rounding must not be what decides."""
+    """The token drawn by a hash of seed and position, in id order; fails if rounding would decide it."""
     low, high = seed & 0xFFFFFFFF, seed >> 32
     goal = (_hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF))) >> 8) / 2**24
     order = np.argsort(ids)

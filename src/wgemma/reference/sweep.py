@@ -1,10 +1,10 @@
-"""Every kernel against its twin, on the device at hand: one table of shapes, types and edge cases.
+"""Checks every kernel against its twin on a device: one table of shapes, types and edge cases.
 
     for verdict in sweep(device):
         print(verdict.name, verdict.error, verdict.ok)
 
-A case makes random inputs, dispatches one kernel as the decoder does, and hands back what was written and what should
-have been, with the places that must not be written (`lab.py`). Errors are relative rms against a float64 twin.
+A case creates random inputs, dispatches one kernel as the decoder does, and returns what was written and what should
+have been, including what must not be written (`lab.py`). Errors are relative rms against a float64 twin.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def cases() -> Iterator[Case]:
 
 
 def sweep(device: Device, only: str | None = None, *, quick: bool = False) -> Iterator[CaseVerdict]:
-    """Runs the cases of one kernel, or all; `quick` is a subset that still meets every kernel and weight type."""
+    """Runs the cases of one kernel, or all; `quick` selects a subset that still covers every kernel and weight type."""
     for case in cases():
         if only in (None, case.kernel) and (case.quick or not quick):
             outcome = case.run(device)

@@ -1,9 +1,9 @@
 """What every kernel must compute, one short NumPy function each.
 
-The twin of `kernels/NAME.wgsl` takes the same inputs as plain arrays and returns what the kernel writes, in float64
-whatever comes in. Where the forward pass has the function already (`decoder.py`), the twin is that function.
+The twin of `kernels/NAME.wgsl` takes the same inputs as plain arrays and returns what the kernel writes, always in
+float64. If the forward pass already has the function (`decoder.py`), the twin is that function.
 
-Shapes: R rows, K columns of x and W, N rows of W, E experts, S slots (experts a row goes to), H heads of D.
+Shapes: R rows, K columns of x and W, N rows of W, E experts, S slots (experts per row), H heads of D.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ def wide(x: Array) -> Array:
 
 
 def placed(count: int, order: RowOrder) -> NDArray[np.int64]:
-    """repack: the place in the matrix of each of a tensor's `count` rows."""
+    """repack: the row in the matrix of each of a tensor's `count` rows."""
     i = np.arange(count)
     inner = i % order.group
     return order.add + i // order.group * order.group_stride + inner % order.half * order.step + inner // order.half
 
 
 def splice(source: bytes, start: int, target: bytes, to: int, size: int) -> bytes:
-    """The target with bytes of the source in it."""
+    """The target after bytes of the source are copied into it."""
     return target[:to] + source[start : start + size] + target[to + size :]
 
 
@@ -53,7 +53,7 @@ def stream(words: NDArray[np.uint32]) -> bool:
 
 
 def residual(h: Array, o: Array, norms: Array, scale: float, eps: float, *, norm: bool) -> tuple[Array, Array]:
-    """norm, and what matvec begins with: (v, x), v = scale · (h + post ⊙ rms(o)), x = norm ⊙ rms(v) or v."""
+    """norm, and matvec's first step: (v, x), v = scale · (h + post ⊙ rms(o)), x = norm ⊙ rms(v) or v."""
     post, before = wide(norms)
     v = np.float32(scale) * (wide(h) + post * rms(wide(o), eps))
     return v, before * rms(v, eps) if norm else v
@@ -83,7 +83,7 @@ def ple(c: Array, table: Array, norm: Array, scale: float, eps: float) -> Array:
 
 
 def rounded(x: Array, largest: int = 127) -> Array:
-    """What to_bytes makes of x, and matvec if QUICK: integers up to `largest` with a scale per 32, as numbers again."""
+    """to_bytes, and matvec if QUICK: x rounded to integers up to `largest` with a scale per 32, as numbers again."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     most = np.abs(blocks).max(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -98,7 +98,7 @@ def linear(w: Array, x: Array) -> Array:
 
 
 def shared(w: Array, x: Array, shares: int) -> Array:
-    """tile in several shares of K, each of as many blocks of 32 as the others, or nearly so: [shares, r, n]."""
+    """tile with K split into shares of nearly equal numbers of 32-blocks: [shares, r, n]."""
     edges = [32 * (i * x.shape[-1] // 32 // shares) for i in range(shares + 1)]
     return np.stack([linear(w[:, first:end], x[:, first:end]) for first, end in pairwise(edges)])
 
@@ -120,7 +120,7 @@ def gated(y: Array, side: Array) -> Array:
 
 
 def capped(y: Array, cap: float) -> Array:
-    """SOFTCAP: cap · tanh(y / cap); a cap of 0 is none."""
+    """SOFTCAP: cap · tanh(y / cap); 0 means no cap."""
     return softcap(wide(y), cap or None)
 
 
@@ -161,7 +161,7 @@ def experts(w: Array, x: Array, chosen: NDArray[np.int64], weights: Array | None
 
 
 def group(chosen: NDArray[np.int64], experts: int, tall: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(order, tiles): the pairs of `chosen` [R, S] by expert, and what each tile of them is: [R·S / tall + E, 4]."""
+    """(order, tiles): the pairs of `chosen` [R, S] sorted by expert, and their tiles: [R·S / tall + E, 4]."""
     order = np.argsort(chosen.ravel(), kind="stable")
     ends = np.searchsorted(chosen.ravel()[order], np.arange(experts), side="right")
     tiles = []
@@ -195,12 +195,12 @@ def turned(raw: Array, norm: Array, turns: Array, eps: float) -> Array:
 
 
 def paired(keys: Array) -> Array:
-    """The order in which the cache has a key: elements j and j + D/2 side by side."""
+    """The cache's element order of a key: j and j + D/2 side by side."""
     return np.stack(np.split(keys, 2, axis=-1), axis=-1).reshape(keys.shape)
 
 
 def kv(k_raw: Array, v_raw: Array, norm: Array, turns: Array, eps: float) -> tuple[Array, Array]:
-    """What the cache gets: (k paired, v), k = rotate(norm ⊙ rms(k_raw)), v = rms(v_raw)."""
+    """What is stored in the cache: (k paired, v), k = rotate(norm ⊙ rms(k_raw)), v = rms(v_raw)."""
     return paired(turned(k_raw, norm, turns, eps)), rms(wide(v_raw), eps)
 
 

@@ -3,7 +3,7 @@
     pixels   on white → resized (bicubic, uint8 after each pass) → x in [0, 1] → patches, planar: channel, row, column
     tower    h = W · (2x − 1) + PosX[column] + PosY[row]
              per layer:  h += norm(W · attention(norm(h)));  h += norm(W · (gelu(W z) ⊙ W z)), z = norm(h);  h *= scale
-             t = √D · mean of 3 × 3 patches, (t − bias) ⊙ scale where the file has them
+             t = √D · mean of 3 × 3 patches, (t − bias) ⊙ scale if the file has them
     unified  t = LN(LN(W · LN(x) + b) + PosX[column] + PosY[row])
     tokens   W · rms(t)
 
@@ -24,7 +24,7 @@ from wgemma.sync import run
 Bytes = NDArray[np.uint8]
 
 LAYER_NORM_EPS = 1e-5
-QUERIES = 512  # at a time: the scores of all patches at once would be gigabytes
+QUERIES = 512  # at a time, because the scores of all patches would take gigabytes
 
 
 class VisionReference:
@@ -105,7 +105,7 @@ def on_white(pixels: Pixels) -> Bytes:
 
 
 def white(rgba: Bytes) -> Bytes:
-    """Colours laid on white by their alpha, over the last axis."""
+    """Composites colours on white by their alpha, over the last axis."""
     colour, alpha = rgba[..., :3].astype(np.uint32), rgba[..., 3:].astype(np.uint32)
     return ((colour * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
@@ -118,7 +118,7 @@ def resize(image: Bytes, width: int, height: int) -> Bytes:
 
 
 def resample(image: Bytes, size: int) -> Bytes:
-    """The first axis brought to `size`."""
+    """Resizes the first axis to `size`."""
     before = len(image)
     scale = before / size
     wide = max(scale, 1.0)
@@ -161,7 +161,7 @@ def grid_angles(across: int, down: int, head_dim: int) -> tuple[NDArray[np.float
 
 
 def turn(x: Floats, angles: tuple[NDArray[np.float64], NDArray[np.float64]]) -> Floats:
-    """The first half of every head turns with the column, the second with the row: [patches, heads, head_dim]."""
+    """Rotates the first half of every head by the column, the second by the row: [patches, heads, head_dim]."""
     halves = np.split(x, 2, axis=-1)
     return np.concatenate([rotate(half, angle) for half, angle in zip(halves, angles, strict=True)], axis=-1)
 

@@ -1,1 +1,1 @@
-"""Does this GPU compute right? The kernels a model uses, on small problems with known answers, before it is loaded."""
+"""Checks a GPU before loading: runs the kernels a model uses on small problems with known answers."""

@@ -1,12 +1,12 @@
-"""What the self-test asks of the kernels: shapes, inputs, and which problems a model calls for.
+"""The self-test's problems: shapes, inputs, and which problems a model needs.
 
-A problem has the width of the model's own matrix, so it meets the pipeline the model will use. Its numbers repeat along
-the row with a period of 256 (or 32, in narrow matrices), and the answer does not depend on how often: a sum over k
-periods is one of inputs divided by k. What is left of a row behind the last whole period is zero in the activations,
-and norm vectors make up for the zeros in the mean.
+A problem has the width of the model's own matrix, so it tests the pipeline the model will use. Its numbers repeat along
+the row with a period of 256 (or 32, in narrow matrices), and the answer does not depend on how often: for a sum over k
+periods, the inputs are divided by k. Activations after the last whole period are zero, and norm vectors make up for
+those zeros in the mean.
 
-Inputs are hashes, so they are the same on every machine; there is no NumPy here, because there is none in a web page.
-The answers are in `answers.json`, made from the NumPy twins by tools/make_answers.py.
+Inputs are hashes, so they are the same on every machine; NumPy is not used, because a web page does not have it.
+The answers are in `answers.json`, computed from the NumPy twins by tools/make_answers.py.
 """
 
 import hashlib
@@ -30,33 +30,33 @@ from wgemma.model.config import Config, find_tensors
 from wgemma.model.forms import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
 from wgemma.model.text import attention_inputs
 
-SUMS = 12  # numbers kept of each output
+SUMS = 12  # numbers kept per output
 PERIODS = (256, 32)
-ROWS = 70  # of a matrix: more than a tile is wide
+ROWS = 70  # of a matrix: more than the width of a tile
 FEW = 3  # rows of activations, for matvec.wgsl
-MANY = (30, 129)  # and for both forms of tile.wgsl: less than a flat tile is high, and more than a tall one
-EXPERTS, SLOTS = 7, 3  # experts of ten rows, and how many of them a row goes to
+MANY = (30, 129)  # for both forms of tile.wgsl: fewer than a short tile's rows, and more than a tall one's
+EXPERTS, SLOTS = 7, 3  # experts of ten rows each, and experts per row
 CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
-CROWDED = (6, 0, 3, 2, 6, 1, 0, 4, 6)  # by turns those of MANY[1] rows: more for one than go together, none for another
+CROWDED = (6, 0, 3, 2, 6, 1, 0, 4, 6)  # repeated for MANY[1] rows: more than a tile's for one expert, none for another
 TOKENS = (3, 69, 0)
-PICKED = 2  # the row whose logits the head makes
+PICKED = 2  # the row whose logits are computed
 SCALE, EPS, CAP = 0.75, 1e-6, 4.0
-SIDE = (80, 5)  # stride and offset of what a gate is multiplied with
-PRODUCTS = 300  # of `activate`, in a row
+SIDE = (80, 5)  # stride and offset of a gate's factor
+PRODUCTS = 300  # per row of `activate`
 PLE_LAYERS, PLE_DIM = 2, 80
 ROUTED, ROUTES = 128, 8  # experts to choose from, and how many are chosen
 
 HEAD_SIZES = (32, 64, 128, 256, 512)
 HEADS, KV_HEADS = 4, 2
-WINDOW = 200  # more keys than attention takes at a time, but for the smallest heads
+WINDOW = 200  # more keys than attention takes at a time, except with the smallest heads
 DEPTH = 2 * PAGE  # of a full layer's history, in two segments; a ring has half of it
-TURNING, BASE = 4, 100.0  # pairs that rotate: the same few whatever the model's number is, the others stand still
+TURNING, BASE = 4, 100.0  # pairs that rotate: always the same few; the others do not
 LOOKING = {  # rows of attention problems by kind of layer: (used, position, sees)
     "sliding": ((1, 5, 5), (1, 100, 103), (1, 300, 300), (0, 9, 9)),
     "full": ((1, 0, 0), (1, 200, 200), (1, 511, 511), (0, 9, 9)),
 }
 STORING = ((1, 254, 254), (1, 255, 255), (1, 256, 256), (0, 257, 257))  # rows of kv problems
-SEEN = ((253, 3), (0, 2))  # places of the first and the last segment that are looked at afterwards: (first, count)
+SEEN = ((253, 3), (0, 2))  # slots of the first and last segment to check: (first, count)
 
 VOCAB, POSITION, SUPPRESSED = 1500, 41, 77  # 77 is the largest logit; more than fit the list of sample.wgsl
 SAMPLINGS = {
@@ -70,18 +70,18 @@ SAMPLINGS = {
 
 
 def numbers(label: str, count: int) -> "array[float]":
-    """Numbers from −2 to 2 that f32 holds exactly."""
+    """Numbers from −2 to 2 that are exact in f32."""
     words = struct.unpack(f"<{count}h", hashlib.shake_128(label.encode()).digest(2 * count))
     return array("f", [word / 16384 for word in words])
 
 
 def norms(label: str, count: int) -> "array[float]":
-    """Weights of a norm: around one, as trained ones are."""
+    """Norm weights: around one, like trained ones."""
     return array("f", [1 + number / 8 for number in numbers(label, count)])
 
 
 def query_norms(label: str, count: int) -> "array[float]":
-    """Small ones, so that no single key wins everything."""
+    """Small norm weights, so that no single key dominates."""
     return array("f", [number / 2 for number in norms(label, count)])
 
 
@@ -90,17 +90,17 @@ def period_of(columns: int) -> int:
 
 
 def periods_of(columns: int) -> int:
-    """How many whole ones a row has."""
+    """The number of whole periods in a row."""
     return columns // period_of(columns)
 
 
 def fullness(columns: int) -> float:
-    """What zeros behind the last period leave of the root of a mean square."""
+    """The factor by which the zeros after the last period reduce the rms."""
     return math.sqrt(periods_of(columns) * period_of(columns) / columns)
 
 
 def repeated(values: "array[float]", columns: int, scales: Sequence[float]) -> "array[float]":
-    """Rows of one period each as rows of many, row i · scales[i % len(scales)], with zeros behind."""
+    """Repeats rows of one period, row i · scales[i % len(scales)], and pads them with zeros."""
     period, count = period_of(columns), periods_of(columns)
     zeros = array("f", bytes(4 * (columns - count * period)))
     out = array("f")
@@ -111,15 +111,15 @@ def repeated(values: "array[float]", columns: int, scales: Sequence[float]) -> "
 
 
 def averaged(values: Sequence[float], columns: int) -> list[float]:
-    """Back to rows of one period: the means over all of them."""
+    """Back to rows of one period: the mean over all periods."""
     period, count = period_of(columns), periods_of(columns)
     end = count * period
     starts = range(0, len(values), columns)
     return [sum(values[start + i : start + end : period]) / count for start in starts for i in range(period)]
 
 
-# Which bytes of a block hold sign and exponent of a float, what of them stays random, and the exponent to set, so that
-# weights are well below one and nothing is subnormal.
+# Which bytes of a block hold a float's sign and exponent, which of their bits stay random, and the exponent to set, so
+# that weights are well below one and nothing is subnormal.
 _EXPONENTS: dict[str, tuple[tuple[int, ...], int, int]] = {
     "F32": ((3,), 0x80, 0x3D),
     "F16": ((1,), 0x87, 0x28),
@@ -135,7 +135,7 @@ _EXPONENTS: dict[str, tuple[tuple[int, ...], int, int]] = {
 
 
 def blocks(kind: str, count: int, label: str = "weights") -> bytes:
-    """`count` values of this type, as a file has them."""
+    """`count` values of this type, in file format."""
     places, mask, exponent = _EXPONENTS[kind]
     size = BY_NAME[kind].nbytes
     raw = bytearray(hashlib.shake_128(label.encode()).digest(count // BY_NAME[kind].elements * size))
@@ -146,7 +146,7 @@ def blocks(kind: str, count: int, label: str = "weights") -> bytes:
 
 
 def matrix_bytes(kind: str, columns: int) -> bytes:
-    """The matrix of the problems with this type and width, every row a repeated period."""
+    """The matrix for problems of this type and width; every row repeats a period."""
     period = period_of(columns)
     raw, row = blocks(kind, ROWS * period), BY_NAME[kind].row_nbytes(period)
     count, rest = periods_of(columns), BY_NAME[kind].row_nbytes(columns % period)
@@ -155,7 +155,7 @@ def matrix_bytes(kind: str, columns: int) -> bytes:
 
 
 def cached(label: str, count: int, kv: str) -> bytes:
-    """Keys or values as the cache has them, the same numbers in f16 and in f32."""
+    """Keys or values in the cache's format, the same numbers in f16 and f32."""
     raw = blocks("F16", count, label)
     return raw if kv == "f16" else array("f", struct.unpack(f"<{count}e", raw)).tobytes()
 
@@ -174,45 +174,45 @@ def logits() -> "array[float]":
 
 
 def fold(values: Sequence[float]) -> list[float]:
-    """A few sums in which every value counts, and its place too."""
+    """A few sums that depend on every value and its position."""
     weights = [1 + i * 37 % 64 / 64 for i in range(-(-len(values) // SUMS))]
     return [sum(map(mul, values[i::SUMS], weights)) for i in range(min(SUMS, len(values)))]
 
 
-# -- which problems a model calls for
+# -- which problems a model needs
 
 
-# What the input of a product or a norm is: x as it is, the norm or the sum of the residual stream, the row of it whose
-# logits are wanted, the pieces of a history, what a matrix of few rows takes, what each row's experts take.
+# The input of a product or norm: x itself, the norm or sum of the residual stream, its row for the logits, the pieces
+# of a history, the input of a matrix of few rows, or the input of each row's experts.
 Source: TypeAlias = Literal["", "x", "norm", "sum", "head", "joined", "thin", "experts"]
-Then: TypeAlias = Literal["", "geglu", "ple", "weighted"]  # what becomes of a product
+Then: TypeAlias = Literal["", "geglu", "ple", "weighted"]  # what follows a product
 Activation: TypeAlias = Literal["", "GEGLU", "APART", "SIDE"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """Something a kernel is asked to do, with weights of a kind, rows of so many columns, or heads of a size."""
+    """A task for a kernel, with a weight type, a number of columns, or a head size."""
 
     kernel: str
     source: Source = ""
     then: Then = ""
     activation: Activation = ""
-    sliding: bool = False  # the layer of keys and values, which may have no values of its own
+    sliding: bool = False  # the kind of layer, which may lack its own values
     without_v: bool = False
     sampling: str = ""  # one of SAMPLINGS
     suppressed: bool = False
     kind: str = ""
     columns: int = 0
     head: int = 0
-    fine: bool = False  # how a product of a few rows is made: see `Result` and `matvec_form`
+    fine: bool = False  # for a few rows: see `Result` and `matvec_form`
     deep: bool = False
-    in_bytes: bool = False  # and one of many
+    in_bytes: bool = False  # for many rows
     tall: bool = False
     shared: bool = False
 
     @property
     def answer(self) -> str:
-        """The name of its answer, which is the same for many widths, and however a product is made."""
+        """The name of its answer, which many widths and forms of a product share."""
         period = period_of(self.columns) if self.columns else 0
         source, head = ("x", 0) if self.source in ("joined", "thin") else (self.source, self.head)
         layer = ("sliding" if self.sliding else "full") if self.kernel in ("kv", "attention") else ""
@@ -222,7 +222,7 @@ class Problem:
 
     @property
     def kernels(self) -> set[str]:
-        """Who may be to blame when it is wrong."""
+        """The kernels a wrong answer implicates."""
         if self.kernel == "attention":
             return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
         if self.kernel == "matvec":
@@ -236,7 +236,7 @@ class Problem:
 
 
 class Use(NamedTuple):
-    """How a matrix is used: what its input is, what follows, and whether a fast product of it is to be fine."""
+    """How a matrix is used: its input, what follows, and whether its fast products are `fine`."""
 
     source: Source
     then: Then = ""
@@ -261,7 +261,7 @@ _SHARED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_dow
 
 
 def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
-    """What the kernels of this model must be able to do."""
+    """The problems for this model's kernels."""
     width = config.width
     found = {Problem("norm", "norm", columns=width)}
     found.update(_matrix_problems(config, find_tensors(config, tensors)))
@@ -279,9 +279,9 @@ def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
 
 
 def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
-    narrowest: dict[Problem, int] = {}  # a tile is one pipeline whatever the width
-    tall: set[Problem] = set()  # those with a matrix for which it is a tall one
-    shared: list[Problem] = []  # one is enough: it has no pipeline of its own but that which adds up
+    narrowest: dict[Problem, int] = {}  # tile.wgsl has one pipeline for all widths
+    tall: set[Problem] = set()  # those with a matrix that takes tall tiles
+    shared: list[Problem] = []  # one is enough: only the adding up has its own pipeline
     groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
     together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
@@ -310,7 +310,7 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         yield product
         if source == "head":
             continue
-        in_bytes = part.startswith("ffn_") and source != "thin"  # if the model is to be fast
+        in_bytes = part.startswith("ffn_") and source != "thin"  # with precision "fast"
         tile = Problem("tile", kind=kind, in_bytes=in_bytes)
         if source == "experts":
             tile = replace(tile, source="experts", then="weighted" if then == "weighted" else "")
@@ -326,6 +326,6 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
 
 @cache
 def answers() -> dict[str, list[list[float]]]:
-    """By name, the folded values of each output."""
+    """The folded values of each output, by name."""
     found: dict[str, list[list[float]]] = json.loads((files("wgemma.selftest") / "answers.json").read_bytes())
     return found

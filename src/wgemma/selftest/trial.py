@@ -1,7 +1,7 @@
-"""The problems of the self-test on a device: recorded with the decoder's own functions, on one tape.
+"""Runs the self-test's problems on a device, recorded on one tape with the decoder's own functions.
 
-So what is tested is what the model will run. All that the model has in plenty is small here: rows of matrices, heads,
-history, vocabulary, experts.
+So it tests exactly what the model will run. Everything large in the model is small here: matrix rows, heads, history,
+vocabulary, experts.
 """
 
 import math
@@ -40,17 +40,17 @@ Maker: TypeAlias = Callable[[str, int], "array[float]"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where in the arena an output of a problem lies, and how to read it."""
+    """An output's place in the arena, and how to read it."""
 
     problem: Problem
     offset: int
     size: int
     form: str = "f"  # of its numbers: f, e (f16) or I
-    columns: int = 0  # of rows that repeat themselves
-    scale: float = 1.0  # its numbers are so many times the answer's
+    columns: int = 0  # of rows that repeat a period
+    scale: float = 1.0  # its numbers divided by the answer's
 
     def error(self, arena: bytes, answer: Sequence[float]) -> float:
-        """How far it is from the answer, relatively."""
+        """The relative error."""
         count = self.size // struct.calcsize(self.form)
         values: Sequence[float] = struct.unpack_from(f"<{count}{self.form}", arena, self.offset)
         got = given.fold(given.averaged(values, self.columns) if self.columns else values)
@@ -59,7 +59,7 @@ class Output:
 
 
 class Trial:
-    """What the problems need on the device: a decoder of small shapes, their inputs, one tape, one arena."""
+    """The problems' resources on the device: a small decoder, their inputs, one tape, one arena."""
 
     def __init__(self, device: Device, config: Config, options: Options) -> None:
         self.device = device
@@ -75,7 +75,7 @@ class Trial:
         self._layers: dict[tuple[bool, bool, int], TextLayer] = {}  # by sliding, has_v, head_dim
 
     async def solve(self, wanted: Sequence[Problem], meanwhile: Callable[[], object] = lambda: None) -> bytes:
-        """Runs all of them; the bytes in which `outputs` lie. `meanwhile` is called while kernels compile."""
+        """Runs all problems and returns the arena with `outputs`. Calls `meanwhile` while kernels compile."""
         self.arena = self._buffer(ARENA)
         for problem in wanted:
             if problem.kind and (problem.kind, problem.columns) not in self._matrices:
@@ -101,7 +101,7 @@ class Trial:
         self.uploader.close()
         self.ledger.free()
 
-    # -- what the problems stand on
+    # -- setup
 
     async def _matrix(self, kind: str, columns: int) -> Matrix:
         raw = given.matrix_bytes(kind, columns)
@@ -110,7 +110,7 @@ class Trial:
         return await self.uploader.matrix([(tensor, RowOrder())])
 
     def _make_decoder(self) -> Decoder:
-        """The sizes and tables that the decoder's functions look up; the rest of its weights is never used."""
+        """A decoder with just the sizes and tables its functions look up; no other weights are used."""
         matrix, unused = next(iter(self._matrices.values())), self._buffer(4)
         for layer in self.config.layers:
             head, own = layer.head_dim, layer.has_v
@@ -152,7 +152,7 @@ class Trial:
         *scales: float,
         make: Maker = given.numbers,
     ) -> Buffer:
-        """Rows of repeated periods, row i multiplied by scales[i] (in turn), or as they are."""
+        """Uploads rows of repeated periods, row i multiplied by scales[i] (cyclically), if given."""
         key = (label, rows, columns, scales)
         if key not in self._inputs:
             values = make(label, rows * given.period_of(columns))
@@ -164,17 +164,17 @@ class Trial:
 
     @property
     def _end(self) -> int:
-        """Where the next output goes in the arena."""
+        """The next free offset in the arena."""
         return self.outputs[-1].offset + self.outputs[-1].size if self.outputs else 0
 
     def _keep(self, problem: Problem, buffer: Buffer, offset: int = 0, size: int = 0, **reading: Any) -> None:
-        """The output as it is at this point of the tape."""
+        """Records a copy of the output at this point of the tape."""
         output = Output(problem, self._end, size or buffer.size, **reading)
         self.tape.copy(buffer, offset, self.arena, output.offset, output.size)
         self.outputs.append(output)
 
     def _residual(self, columns: int, share: float, *, norm: bool) -> Residual:
-        """The residual stream, x being `share` times what it is in the answer."""
+        """The residual stream, with x `share` times the answer's."""
         rows, full = given.FEW, given.fullness(columns)
         h, o = (self._repeat(label, rows, columns) for label in "ho")
         both = self._repeat("norms", 2, columns, full, full * share, make=given.norms)
@@ -224,7 +224,7 @@ class Trial:
             self._keep(problem, residual.h_out, columns=columns, scale=share if source == "sum" else 1.0)
 
     def _joined(self, problem: Problem, share: float) -> None:
-        """Pieces that are all alike, and so is what they make together."""
+        """Identical pieces, so that joining them gives the same again."""
         matrix, heads = self._matrices[problem.kind, problem.columns], problem.columns // problem.head
         values = given.numbers("x", given.FEW * given.period_of(problem.columns))
         x = given.repeated(values, problem.columns, (share,))
@@ -264,7 +264,7 @@ class Trial:
             self._keep(problem, y)
 
     def _crowd(self, problem: Problem) -> None:
-        """Many rows that go to few experts."""
+        """Many rows that share few experts."""
         matrix, rows = self._matrices[problem.kind, problem.columns], given.MANY[1]
         grid, each, weighted = (rows, given.SLOTS, given.EXPERTS), rows * given.SLOTS, problem.then == "weighted"
         share = 1 / given.periods_of(problem.columns)
@@ -335,7 +335,7 @@ class Trial:
         self._keep(problem, y, columns=columns)
 
     def _with_cache(self, problem: Problem) -> tuple[TextLayer, Cache, list[CacheSegment]]:
-        """A layer with a cache of its own (a full one's in two segments) and a row of hashes in `qkv`."""
+        """A layer with its own cache (in two segments if it is full) and rows of hashes in `qkv`."""
         layer = self._layers[problem.sliding, not problem.without_v, problem.head]
         config = replace(self.config, layers=(layer.config,))
         half = given.DEPTH // 2
@@ -368,12 +368,12 @@ class Trial:
         looking = given.LOOKING["sliding" if layer.config.sliding else "full"]
         rows = self._rows(looking)
         size = 4 * len(looking) * given.HEADS * problem.head
-        # One piece of many turns; and pieces of a turn each, if somebody but the next product puts them together.
+        # One piece of many turns; and pieces of one turn each, unless the next product joins them.
         for most in (1,) if layer.config.sliding else (1, SPLITS):
             p = Pass(self.tape, len(looking), rows, cache, given.DEPTH)
             look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
             self._keep(problem, self.decoder.scratch["attended"], size=size)
-        # So many rows that they go together.
+        # Enough rows for the tile kernel.
         p = Pass(self.tape, 3 * len(looking), self._rows(looking * 3), cache, given.DEPTH)
         look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
         self._keep(problem, self.decoder.scratch["attended"], size=size)
@@ -390,7 +390,7 @@ class Trial:
 
 
 def _small(config: Config) -> Config:
-    """The model's kinds of layers, in small."""
+    """A small config with the model's kinds of layers."""
     layers: dict[tuple[bool, bool, int], LayerConfig] = {}
     for layer in config.layers:
         if layer.donor is None:
@@ -412,13 +412,13 @@ def _small(config: Config) -> Config:
 
 
 def _pairs(layer: LayerConfig) -> int:
-    """The pairs that rotate, as the kernels are built for them: a file with factors leaves the usual share of them."""
+    """The rotating pairs the kernels are compiled for: with factors in the file, the usual share of them."""
     count = int(layer.rotary_pairs * PARTIAL_ROTARY) if layer.rope_factors else layer.rotary_pairs
     return max(count, given.TURNING)
 
 
 def _turns(pairs: int) -> bytes:
-    """A rotary table in which only the first few pairs turn."""
+    """A rotary table in which only the first few pairs rotate."""
     size = 8 * given.TURNING
     table = rotary_tables(given.BASE, 2 * given.TURNING, given.TURNING, None, given.DEPTH)
     still = struct.pack("<2f", 1, 0) * (pairs - given.TURNING)

@@ -1,7 +1,7 @@
-"""Whether this GPU computes right: the kernels a model is about to use, on small problems with stored answers.
+"""Whether this GPU computes correctly: runs the kernels a model needs on small problems with stored answers.
 
-A kernel that is wrong falls back to its plain variant, and the verdict is remembered per adapter, driver and version:
-in a file beside the downloaded models, or wherever the `keeper` of a home without such a place puts it.
+A wrong kernel falls back to its plain variant. The verdict is cached per adapter, driver and version: in a file beside
+the downloaded models, or wherever another `keeper` puts it.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from wgemma.version import __version__
 
 log = logging.getLogger(__name__)
 
-TOLERANCE = 1e-3  # relative; a cache in f16 may take half of it, all else takes a hundredth
-ROUNDED = 3e-2  # where the inputs of products are rounded to eight bits, which may take half of it
+TOLERANCE = 1e-3  # relative; an f16 cache may use half of it, everything else a hundredth
+ROUNDED = 3e-2  # with inputs rounded to eight bits, which may use half of it
 MOST_VERDICTS = 100
 
 
@@ -38,10 +38,10 @@ async def prepare(
     options: Options,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
-    """Makes sure that the kernels of this model compute right here, each in its plain variant if need be. `meanwhile`
-    is something to do while they are being compiled, if they are."""
+    """Makes sure that this model's kernels compute correctly here, each in its plain variant if necessary. Calls
+    `meanwhile` while they compile, if they do."""
     if any(layer.head_dim not in HEAD_SIZES for layer in config.layers):
-        return  # no kernel can do that: loading will say so
+        return  # unsupported by any kernel; loading will say so
     wanted = problems_of(config, tensors)
     key = _key(device, wanted, options)
     known = (await _read()).get(key)
@@ -53,13 +53,13 @@ async def prepare(
     wrong = (await self_test(device, config, wanted, options, meanwhile)).wrong
     if wrong:
         device.distrust(wrong)
-        base = next(problem for problem in wanted if problem.kind)  # a matrix is what every trial stands on
+        base = next(problem for problem in wanted if problem.kind)  # every trial needs a matrix
         again = [problem for problem in wanted if problem is base or "repack" in wrong or problem.kernels & wrong]
         still = wrong & (await self_test(device, config, again, options)).wrong
         if still:
             raise DeviceError(
-                f"{device.info.name} computes wrong numbers in {_listed(still)}, in the plain variant too. Install a "
-                "newer driver, or load the model with device='reference'; `wgemma doctor --sweep` shows what is wrong."
+                f"{device.info.name} computes wrong numbers in {_listed(still)}, even in the plain variant. Install a "
+                "newer driver, or load the model with device='reference'; `wgemma doctor --sweep` shows details."
             )
         log.warning(
             "%s computes wrong numbers in %s; the plain variant, which is slower, takes over. "
@@ -67,7 +67,7 @@ async def prepare(
             device.info.name,
             _listed(wrong),
         )
-    if untouched:  # or the verdict would be about plain kernels only
+    if untouched:  # otherwise the verdict would cover only plain kernels
         await _remember(key, wrong)
 
 
@@ -92,7 +92,7 @@ async def self_test(
     options: Options,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Verdict:
-    """Solves the problems on the device, with the cache and the precision that are wanted, and compares the answers."""
+    """Runs the problems on the device, with the requested cache type and precision, and compares the answers."""
     trial = Trial(device, config, options)
     try:
         return judge(await trial.solve(wanted, meanwhile), trial.outputs, fast=options.precision == "fast")
@@ -101,14 +101,14 @@ async def self_test(
 
 
 def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Verdict:
-    """Who is wrong. Where no reader of a weight type is right, its repacking is suspect too."""
+    """Which kernels are wrong. If no reader of a weight type is right, its repacking is suspect too."""
     wrong: set[str] = set()
-    readers: dict[str, bool] = {}  # by weight type, whether one of them is right
+    readers: dict[str, bool] = {}  # by weight type, whether any is right
     for problem, own in groupby(outputs, key=lambda output: output.problem):
         pairs = list(zip(own, answers()[problem.answer], strict=True))
         rounds = fast and (problem.kernel == "matvec" or problem.in_bytes)
         tolerance = ROUNDED if rounds else TOLERANCE
-        right = all(output.error(arena, answer) <= tolerance for output, answer in pairs)  # never so with a NaN
+        right = all(output.error(arena, answer) <= tolerance for output, answer in pairs)  # False for NaN
         if not right:
             wrong |= problem.kernels
         if problem.kind:
@@ -118,11 +118,11 @@ def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Ver
     return Verdict(frozenset(wrong))
 
 
-# -- the memory of verdicts
+# -- cached verdicts
 
 
 def _key(device: Device, wanted: Sequence[Problem], options: Options) -> str:
-    """What a verdict is about: when any of it changes, the test is run again."""
+    """The cache key of a verdict: if any part of it changes, the test runs again."""
     shaders = hashlib.sha256()
     for file in sorted(files("wgemma.kernels").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".wgsl"):
@@ -135,14 +135,14 @@ def _key(device: Device, wanted: Sequence[Problem], options: Options) -> str:
 
 
 class Keeper(Protocol):
-    """Who keeps the verdicts between runs, as one text; what cannot be read or written is nobody's trouble."""
+    """Stores the verdicts between runs, as one text; read and write failures are ignored."""
 
     async def read(self) -> str | bytes: ...
     async def write(self, text: str) -> None: ...
 
 
 class FileKeeper:
-    """In a file beside the downloaded models, written all at once or not at all."""
+    """Stores verdicts in a file beside the downloaded models, written atomically."""
 
     async def read(self) -> bytes:
         path = self._path()
@@ -176,7 +176,7 @@ keeper: Keeper = FileKeeper()
 
 
 async def _read() -> dict[str, list[str]]:
-    """All verdicts: by key, the kernels that must be plain. What cannot be understood says nothing."""
+    """All verdicts: by key, the kernels that must be plain. Malformed data are ignored."""
     try:
         told = json.loads(await keeper.read() or "{}")
     except (ValueError, RecursionError):
