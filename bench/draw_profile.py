@@ -1,8 +1,8 @@
-"""Where a token's time goes, drawn: `python bench/draw_profile.py PROFILE.json [--depth N] -o docs/img/token.svg`.
+"""Draws where a token's time goes: `python bench/draw_profile.py PROFILE.json [--depth N] -o docs/img/token.svg`.
 
-PROFILE.json is what `wgemma bench MODEL --profile --json` printed. A bar is a kernel and what it reads, the longest
-first; those below a hundredth of the whole share the last bar. Kernels were timed one after the other: a token in the
-loop, which the heading tells too, may take less.
+PROFILE.json is the output of `wgemma bench MODEL --profile --json`. Each bar is a kernel and what it reads, longest
+first; those below a hundredth of the total share the last bar. Kernels are timed one by one: a token in the decoding
+loop, whose time is in the heading, may take less.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from svg import bar, drawing, text
 
 from wgemma.cli.bench import figure
 
-LEAST = 0.01  # share of a token that has a bar of its own
+LEAST = 0.01  # share of a token that gets its own bar
 WIDTH, ROW, HEAD, FOOT = 840, 24, 84, 12
-NAMES, READS, BARS = 16, 128, 300  # where columns begin
-MICROSECONDS, COUNTS, SHARES = 710, 762, 824  # and where those of figures end
+NAMES, READS, BARS = 16, 128, 300  # left edges of columns
+MICROSECONDS, COUNTS, SHARES = 710, 762, 824  # right edges of columns of figures
 ROOM = 350  # for the longest bar
 
 
@@ -47,16 +47,16 @@ def chosen(report: Any, depth: int | None) -> dict[str, Any]:
     """The decoded token to draw."""
     tokens = [one for one in report.get("decode", []) if one.get("profile")] if isinstance(report, dict) else []
     if not tokens:
-        raise ValueError("there is no profile in it. Make one with `wgemma bench MODEL --profile --json`.")
+        raise ValueError("the file contains no profile. Create one with `wgemma bench MODEL --profile --json`.")
     depths = [one["depth"] for one in tokens]
     if depth is not None and depth not in depths:
-        raise ValueError(f"depth {depth} was not timed; there are {', '.join(map(str, depths))}.")
+        raise ValueError(f"depth {depth} was not timed; the file has {', '.join(map(str, depths))}.")
     found: dict[str, Any] = tokens[0 if depth is None else depths.index(depth)]
     return found
 
 
 def gathered(profile: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The longest first; the shortest, where there are several, as one."""
+    """The longest first; the shortest ones are merged if there are several."""
     kinds = sorted(profile, key=lambda kind: -kind["microseconds"])
     small = [kind for kind in kinds if kind["share"] < LEAST]
     if len(small) < 2:

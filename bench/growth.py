@@ -1,12 +1,12 @@
 """How time grows with depth, rows and length: `python bench/growth.py MODEL [--depths 0,4096 --rows 1,4 …]`.
 
-Three figures, all with the device waited for: milliseconds per decoded token with so many tokens before it; per pass of
-so many rows of a prompt behind a short history, without the head, the best of all tries; and per token of prompts of so
-many tokens. A pass is recorded for one of a few numbers of rows (engine/buckets.py), so the table also says how many
+Three figures, all including the wait for the device: milliseconds per decoded token at a given depth; per prefill pass
+of a given number of rows after a short history, without the head, best of all tries; and per token of prompts of a
+given length. A pass is recorded for one of a few numbers of rows (engine/buckets.py), so the table also says how many
 were computed.
 
-Decoding and prompts are measured as `wgemma bench` does. The figures go to growth-ADAPTER-MODEL.json, and as line
-charts to the .svg beside.
+Decoding and prompts are measured as in `wgemma bench`. The figures go to growth-ADAPTER-MODEL.json, and as line charts
+to the .svg beside it.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from wgemma.gpu.device import Device
 from wgemma.loading import open_device
 
 HISTORY = 64  # tokens before a pass
-PASSING = 0.5  # seconds that passes of one size are tried for
+PASSING = 0.5  # seconds to repeat passes of one size
 WIDTH, HEIGHT, HEAD = 960, 320, 40
 
 
@@ -53,13 +53,13 @@ class Decoded:
     ms_per_token: float
     tokens_per_s: float
     gb_per_s: float
-    share: float  # of what the adapter streams
+    share: float  # of the adapter's streaming bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
     rows: int
-    computed: int  # rows of the recordings that were replayed
+    computed: int  # rows of the recordings replayed
     ms: float
 
 
@@ -83,7 +83,7 @@ def main() -> int:
     )
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="FOLDER")
-    parser.set_defaults(kv="f16", ple="auto", context=None, projector=None)  # what loading also asks for
+    parser.set_defaults(kv="f16", ple="auto", context=None, projector=None)  # other options loading needs
     options = parser.parse_args()
     try:
         device = open_device()
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def sizes(least: int) -> Callable[[str], list[int]]:
-    """Ascending, because a deeper history goes on from the one before; each once."""
+    """Ascending and unique, because a deeper history continues the one before."""
     parse = whole_numbers(least)
     return lambda numbers: sorted(set(parse(numbers)))
 
@@ -141,7 +141,7 @@ def measure(device: Device, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def told(kind: type[Any], measured: Iterator[Any]) -> list[dict[str, Any]]:
-    """The figures, printed as a table while they come."""
+    """The figures, printed as a table as they arrive."""
     print("\n" + " ".join(f"{field.name:>14}" for field in fields(kind)), flush=True)
     rows = []
     for one in measured:
@@ -152,7 +152,7 @@ def told(kind: type[Any], measured: Iterator[Any]) -> list[dict[str, Any]]:
 
 
 class Grower(Bencher):
-    """The bencher of `wgemma bench`, which also times single passes."""
+    """`wgemma bench`'s bencher, extended to time single passes."""
 
     def decoded(self, depth: int, tokens: int, stream: float) -> Decoded:
         found: Decode = self.decode(depth, tokens, stream, profile=False)
@@ -171,7 +171,7 @@ class Grower(Bencher):
         return Passed(rows, sum(buckets(rows, self.runner.engine.options.chunk)), 1e3 * min(times))
 
     def _pass(self, ids: list[int]) -> float:
-        """Seconds for what follows the history in `ids`; the history itself stays where it is."""
+        """Seconds for what follows the history in `ids`; the history itself stays in the cache."""
         self.compute(ids[: HISTORY + 1])
         start = clock()
         self.compute(ids)
@@ -179,7 +179,7 @@ class Grower(Bencher):
 
 
 def buckets(rows: int, chunk: int) -> Iterator[int]:
-    """The sizes of the recordings that so many rows take."""
+    """The sizes of the recordings this many rows take."""
     while rows > 0:
         size = bucket(rows, chunk)
         yield size

@@ -1,12 +1,11 @@
-"""How near each kernel comes to what the adapter can do: `python bench/kernels.py [--only tile] [--json FILE]`.
+"""How close each kernel comes to the adapter's limits: `python bench/kernels.py [--only tile] [--json FILE]`.
 
-For every kernel, form and shape: its time, the bytes it must move and the operations it must do, and what share that is
-of what this adapter streams and computes when it does nothing else, both measured first. Shapes are those of E2B, E4B,
-26B-A4B and 31B in Q4_K_M; weights are random. A kernel that reads weights once takes them from copies by turns, so that
-no cache has them.
+For every kernel, form and shape: its time, the bytes it must move and the operations it must do, and their share of the
+adapter's peak bandwidth and arithmetic, both measured first. Shapes are those of E2B, E4B, 26B-A4B and 31B in Q4_K_M;
+weights are random. A kernel that reads weights once cycles through copies of them, so that no cache holds them.
 
-`--keep bench/results` remembers the best time of each on this adapter, with the date (stopwatch.py says how times are
-taken).
+`--keep bench/results` records each kernel's best time on this adapter, with the date (stopwatch.py describes the
+timing).
 """
 
 import argparse
@@ -36,11 +35,11 @@ from wgemma.model.weights import Matrix, MatrixPart
 from wgemma.reference.lab import Lab
 from wgemma.sync import run
 
-COLD = 256 << 20  # bytes of copies that no cache holds
+COLD = 256 << 20  # bytes of copies, more than any cache holds
 SEED = 64  # rows of random weights; a matrix repeats them
 EPS = 1e-6
 
-# (model, what, type, K, N): what a token of each passes through, but for what is alike in another.
+# (model, what, type, K, N): the matrices of a token in each model, without duplicates.
 MATRICES = [
     ("E2B", "q", "Q4_K", 1536, 2048),
     ("E2B", "k", "Q4_K", 1536, 256),
@@ -108,7 +107,7 @@ def main() -> None:
             f"{figure.kernel:14} {figure.form:18} {figure.shape:40} {figure.microseconds:10.1f} {moved} {done}",
             flush=True,
         )
-        if options.keep:  # at once, since all of them take minutes
+        if options.keep:  # immediately, since all of them take minutes
             keep(figure, device.info.name, options.keep)
     if options.json:
         limits = {"stream": bench.stream, "arithmetic": bench.watch.arithmetic}
@@ -119,7 +118,7 @@ def main() -> None:
 
 
 class Bench:
-    """One device, its limits, and the kernels that are held against them."""
+    """One device, its limits, and the kernels measured against them."""
 
     def __init__(self, device: NativeDevice, *, quick: bool, rows: int, repeat: int) -> None:
         self.device, self.quick = device, quick
@@ -145,7 +144,7 @@ class Bench:
     # -- products
 
     def matvec(self) -> Iterator[Figure]:
-        """One row, and eight, with every matrix, exactly and fast."""
+        """One row and eight, with every matrix, exact and fast."""
         for model, what, kind, columns, count in self._matrices():
             for rows in (1, FEW):
                 if rows > 1 and (model, what) not in TILED:
@@ -189,8 +188,8 @@ class Bench:
                 yield self._crowd("tile", what, kind, form, constants)
 
     def _crowd(self, kernel: str, what: str, kind: str, form: str, constants: dict[str, Any] | None) -> Figure:
-        """Rows that choose among experts of 26B-A4B evenly, each by itself or put together on the way. Operations are
-        those that are asked for, not those of tiles that are not full."""
+        """Rows spread evenly over 26B-A4B's experts, each by itself or grouped. Counts only the operations needed, not
+        the padding of tiles."""
         there, used, wide = (8, 2, 64) if self.quick else EXPERTS
         width = 256 if self.quick else 2816
         columns, each = (width, 2 * wide) if what == "gate/up" else (wide, width)
@@ -215,7 +214,7 @@ class Bench:
             return self._figure(kernel, f"{kind} {form}", shape, tape, size, 2 * pairs * columns * each)
 
     def tile_bytes(self) -> Iterator[Figure]:
-        """Without the rounding of the input, but with that of the experts'."""
+        """Without rounding the input, except for experts."""
         yield from self._tiles("tile_bytes")
         for what, kind in CROWDS:
             for form, constants in self._forms(self.rows):
@@ -225,7 +224,7 @@ class Bench:
         yield from self._tiles("tile_back")
 
     def _tiles(self, kernel: str) -> Iterator[Figure]:
-        """Every height of the tile."""
+        """Every tile height."""
         for model, what, kind, columns, count in self._matrices():
             if (model, what) not in TILED:
                 continue
@@ -272,8 +271,8 @@ class Bench:
     # -- attention
 
     def attention(self) -> Iterator[Figure]:
-        """One row at every depth, its heads alone and together, its history in one piece and in several; and a chunk
-        of rows behind it. Keys and values in f16."""
+        """One row at every depth, with heads separate and together, and its history in one piece and in several; and a
+        chunk of rows after it. The KV cache is f16."""
         for model, kind, *shape in HEADS:
             heads, kv_heads, head, window = shape
             for depth in DEPTHS[:1] if self.quick else DEPTHS:
@@ -324,8 +323,8 @@ class Bench:
         return self._figure(kernel, how, f"{what} {rows} rows", tape, size, 4 * seen * heads * head)
 
     def attention_tile(self) -> Iterator[Figure]:
-        """A chunk of rows at the beginning and behind a history, in every form: (eights of the output per thread, width
-        of a slice, values at once), and its history in one piece and in several. Keys and values in f16."""
+        """A chunk of rows at the start and after a history, in every form: (eights of the output per thread, width of a
+        slice, values at once), with the history in one piece and in several. The KV cache is f16."""
         large = self.device.limits.workgroup_memory >= 32 << 10
         for model, kind, *shape in MANY_HEADS:
             for depth in (0,) if self.quick else (0, DEPTHS[1]):
@@ -414,7 +413,7 @@ class Bench:
             moved = 4 * (inner + rows * columns)
             yield self._figure("low_grad", "of A", f"{shape} {rows} rows", tape, moved, 2 * rows * inner)
 
-    # -- what they stand on
+    # -- helpers
 
     def _matrices(self) -> Iterator[tuple[str, str, str, int, int]]:
         for model, what, kind, columns, count in MATRICES:
@@ -424,7 +423,7 @@ class Bench:
                 yield model, what, kind, 256, 128
 
     def _matrix(self, lab: Lab, kind: str, columns: int, count: int, unit: int = 64) -> Matrix:
-        """As many of `count` rows as one binding takes, in whole units: a few random ones, over and over."""
+        """As many of `count` rows as fit a binding, in whole units: a few random ones, repeated."""
         seed, _ = lab.weights(kind, SEED, columns)
         (part,) = seed.parts
         limit = min(self.device.limits.binding, self.device.limits.buffer // 2)
@@ -451,7 +450,7 @@ class Bench:
         return [first, *(self._matrix(lab, kind, columns, count) for _ in range(more))]
 
     def _numbers(self, lab: Lab, count: int, kind: str = "<f4") -> Buffer:
-        """A few random ones, over and over."""
+        """A few random numbers, repeated."""
         numbers = np.resize(lab.normal(4096).astype(kind), count)
         buffer = self._buffer(lab, numbers.nbytes)
         self.device.write(buffer, 0, numbers.tobytes())
@@ -463,7 +462,7 @@ class Bench:
         return buffer
 
     def _figure(self, kernel: str, form: str, shape: str, tape: Tape, moved: int, done: int) -> Figure:
-        """A tape of one kernel, perhaps with what belongs to it; or of one with several copies of its weights."""
+        """Times a tape of one kernel, perhaps with its helpers, or with several copies of its weights."""
         names = [command.kernel.name for command in tape.commands if isinstance(command, Dispatch)]
         copies = len(names) if len(set(names)) == 1 else 1
         seconds = max(self.watch.seconds(tape) / copies, 1e-9)
@@ -482,7 +481,7 @@ class Bench:
 
 
 def keep(figure: Figure, adapter: str, folder: Path) -> None:
-    """The best time of a kernel, form and shape on this adapter, with the day it was seen."""
+    """Records the best time of a kernel, form and shape on this adapter, with its date."""
     path = folder / f"kernels-{slug(adapter)}.json"
     best: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     name = f"{figure.kernel} {figure.form} {figure.shape}"

@@ -1,11 +1,11 @@
-"""What models and adapters are called on drawings and in file names."""
+"""Names of models and adapters in charts and file names."""
 
 import re
 from pathlib import PurePath
 
 
 def called(model: str) -> str:
-    """A model on a drawing: a file by its name alone."""
+    """A model's name in a chart: a file by its name alone."""
     return PurePath(model).stem if model.endswith(".gguf") else model
 
 

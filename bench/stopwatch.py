@@ -1,9 +1,9 @@
-"""How long tapes take on a GPU that is awake.
+"""Times tapes on a warmed-up GPU.
 
-Times are the best of several, by timestamps where the adapter has them and by the clock where not. A GPU that was idle
-while pipelines were compiled runs at a fraction of its clock for a while; so before every timing it multiplies and adds
-for 30 ms, in the same submission (not where the adapter is the CPU). What is timed is a chain of as many repeats as
-take 2 ms, in one compute pass between two timestamps, so that the cost of a pass of its own is not in the figure.
+Times are the best of several, from timestamps if the adapter has them, otherwise from the clock. A GPU that idled while
+pipelines were compiled runs at a fraction of its clock rate for a while; so before every timing it multiplies and adds
+for 30 ms, in the same submission (unless the adapter is the CPU). Each timing is a chain of repeats that takes about
+2 ms, in one compute pass between two timestamps, so the figure excludes the overhead of a pass.
 """
 
 import math
@@ -21,8 +21,8 @@ from wgemma.gpu.tape import Tape
 from wgemma.sync import run
 
 HEAT = 0.03  # seconds of work before every timing
-CHAIN = 0.002  # seconds of one timing, ten times that by the clock
-LONGEST = 512  # dispatches of one timing
+CHAIN = 0.002  # seconds per timing; ten times that with the clock
+LONGEST = 512  # dispatches per timing
 
 FMA = """
 @group(0) @binding(0) var<storage, read_write> y: array<f32>;
@@ -46,7 +46,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 class Stopwatch:
-    """Times tapes on one device, at the clock that it has under load."""
+    """Times tapes on one device, at its clock rate under load."""
 
     def __init__(self, device: NativeDevice, repeat: int, longest: int = LONGEST) -> None:
         self.device, self.repeat, self.longest = device, repeat, longest
@@ -56,7 +56,7 @@ class Stopwatch:
         self.arithmetic = self._warm_up()  # operations per second of a kernel that only multiplies and adds
 
     def seconds(self, tape: Tape) -> float:
-        """Of one run of the tape, which it frees."""
+        """Seconds per run of the tape, which is freed."""
         tape.program().replay()
         run(self.device.wait())
         commands = [command for command in tape.placed() if isinstance(command, Dispatch)]
@@ -69,8 +69,8 @@ class Stopwatch:
         return min(found[1:])
 
     def _by_stamps(self, commands: Sequence[Dispatch], times: int) -> float:
-        """Of one run of so many in a row. One more goes before them: they wait for it as for each other, and so nothing
-        of the heat is under way when they begin."""
+        """Seconds per run, out of `times` in a row. One extra run precedes them, so that the warm-up is over when they
+        start."""
         gpu = self.device._device
         queries = gpu.create_query_set(type="timestamp", count=2)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
@@ -93,7 +93,7 @@ class Stopwatch:
         return float(max(end - begin, 0)) * nanoseconds_of_a_tick(gpu) / 1e9 / times
 
     def _by_clock(self, commands: Sequence[Dispatch], times: int) -> float:
-        """The same with the clock, which sees when all is done and nothing in between."""
+        """The same with the clock, which sees only when everything is done."""
         heat, chain = (self.device.program(part, "bench") for part in (self.heat, [*commands] * times))
         self._spent(heat)
         return self._spent(chain) / times
@@ -105,7 +105,7 @@ class Stopwatch:
         return time.perf_counter() - begin
 
     def _warm_up(self) -> float:
-        """Multiplies and adds until the clock has risen, the best of which counts, and knows then what HEAT takes."""
+        """Multiplies and adds until the clock rate has risen; returns the best rate, and sizes the work for HEAT."""
         rounds, groups = (64, 16) if self.software else (2048, 8448)
         kernel = self.device._compile("fma", FMA.replace("ROUNDS", str(rounds)))
         command = Dispatch(kernel, {"y": self.device.buffer(4, "fma")}, (groups, 1, 1))

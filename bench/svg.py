@@ -1,6 +1,6 @@
-"""The few shapes that the makers' drawings are made of, in the colours of the loss curve: on light and on dark ground.
+"""The shapes for the benchmarks' charts, in the loss curve's colours, for light and dark backgrounds.
 
-A place is in pixels from the upper left corner; text is escaped here and nowhere else.
+Coordinates are pixels from the upper left corner; text is escaped here and nowhere else.
 """
 
 import math
@@ -12,11 +12,11 @@ from wgemma.cli.bench import figure
 from wgemma.train.curve import STYLE as CURVE_STYLE
 from wgemma.train.curve import escaped, ticks
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 36, 46  # around the ground of a line chart
-INSET = 22  # from its edges to the first and the last point, so that their figures stay inside
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 36, 46  # margins of a line chart
+INSET = 22  # from its edges to the first and last point, so that their labels stay inside
 NEAREST = 30  # pixels between the labels of neighbouring points
 
-# Figures lie on the lines: a seam in the ground's colour keeps both legible.
+# Labels lie on the lines; an outline in the background colour keeps both readable.
 _STYLE = """
 .bold { font-weight: bold; } .faint { opacity: 0.75; } .bar { fill: #1f5fae; }
 .seam { stroke: #ffffff; stroke-width: 4px; stroke-linejoin: round; paint-order: stroke; }
@@ -26,7 +26,7 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A line chart: a title that says what is up, what is across, and the points."""
+    """A line chart: a title that names the vertical axis, the horizontal axis, and the points."""
 
     title: str
     across: str
@@ -55,7 +55,7 @@ def bar(x: float, y: float, width: float, height: float) -> str:
 
 
 def line_chart(lines: Lines, x: float, y: float, width: float, height: float) -> list[str]:
-    """The chart in a box at (x, y). Across is logarithmic; a 0 stands before the others, its line dashed."""
+    """The chart in a box at (x, y). The horizontal axis is logarithmic; 0 comes before the rest, with a dashed line."""
     left, right, low, high = x + LEFT, x + width - RIGHT, y + height - BOTTOM, y + TOP
     shapes = [
         text(left, y + 14, lines.title, "bold"),
@@ -64,7 +64,7 @@ def line_chart(lines: Lines, x: float, y: float, width: float, height: float) ->
     points = sorted(lines.points)
     if not points:
         return [*shapes, text((left + right) / 2, (low + high) / 2, "nothing was measured", "faint", "middle")]
-    marks = ticks(0, 1.1 * max(value for _, value in points))  # room for the figure above the highest point
+    marks = ticks(0, 1.1 * max(value for _, value in points))  # room for the label above the highest point
     shares = shares_across([size for size, _ in points])
     places = [
         (left + INSET + (right - left - 2 * INSET) * share, low - (low - high) * value / marks[-1])
@@ -90,13 +90,13 @@ def line_chart(lines: Lines, x: float, y: float, width: float, height: float) ->
 
 
 def in_a_valley(places: Sequence[tuple[float, float]], i: int) -> bool:
-    """Whether the lines from a place rise on the whole, and a figure above it would lie on them."""
+    """Whether the lines from a point mostly rise, so that a label above it would lie on them."""
     around = [y for _, y in places[max(i - 1, 0) : i + 2]]
     return sum(around) / len(around) < places[i][1] - 1
 
 
 def shares_across(sizes: Sequence[int]) -> list[float]:
-    """Where ascending sizes lie between 0 and 1 on a logarithmic axis; 0, which has no place there, a step before."""
+    """Positions of ascending sizes between 0 and 1 on a logarithmic axis; size 0 goes one step before the first."""
     logs = [math.log2(size) for size in sizes if size]
     step = (logs[-1] - logs[0]) / (len(logs) - 1) if len(logs) > 1 else 1.0
     if len(logs) < len(sizes):

@@ -1,7 +1,7 @@
-"""How fast the tokenizer is and what it costs: `python bench/tokenizer.py VOCABULARY.gguf [--json FILE]`.
+"""Measures the tokenizer's speed and memory: `python bench/tokenizer.py VOCABULARY.gguf [--json FILE]`.
 
-Every line starts with cold caches; microseconds per byte is the figure to compare. `unseen words` is prose whose words
-never repeat, so that no cache helps it: the fair neighbour of the runs without spaces below it.
+Every line starts with cold caches; compare microseconds per byte. `unseen words` is prose whose words never repeat, so
+no cache helps: a fair comparison for the runs without spaces below it.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How fast an adapter is trained, and in how much memory: `python bench/training.py [MODEL] [--seq 512 --batch 4 …]`.
+"""Measures training speed and memory: `python bench/training.py [MODEL] [--seq 512 --batch 4 …]`.
 
-One step is a batch of sequences of random tokens, all of them learnt: forward, backward, clipping and AdamW. The first
-step is left out, because it compiles kernels. With --profile every kernel is also run by itself, over and over, to see
-where a step's time goes; --json FILE keeps the figures.
+One step is a batch of sequences of random tokens, all of them targets: forward, backward, clipping and AdamW. The first
+step is excluded, because it compiles kernels. With --profile every kernel is also run by itself, repeatedly, to see
+where a step's time goes; --json FILE saves the figures.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def measure(learner: Learner, steps: int) -> dict[str, object]:
 
 
 def profile(learner: Learner, times: int = 3) -> list[dict[str, object]]:
-    """Each kernel's seconds in a pass, every dispatch run alone; and how many there are."""
+    """Each kernel's seconds per pass, with every dispatch run alone, and its number of dispatches."""
     seconds, counts, device = Counter[str](), Counter[str](), learner.device
     for tape in learner.tapes:
         for command in tape.placed():

@@ -110,7 +110,7 @@ def test_another_depth_can_be_drawn_and_a_missing_one_is_told(tmp_path: Path) ->
     python(BENCH / "draw_profile.py", profile, "--depth", "64", "-o", out)
     assert len(drawn(out, "rect", "bar")) == 2
     done = python(BENCH / "draw_profile.py", profile, "--depth", "65", "-o", out, code=1)
-    assert "depth 65 was not timed; there are 0, 64." in done.stderr
+    assert "depth 65 was not timed; the file has 0, 64." in done.stderr
 
 
 def test_a_report_without_a_profile_is_refused_by_a_sentence(tmp_path: Path) -> None:

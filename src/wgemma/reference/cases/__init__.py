@@ -1,1 +1,1 @@
-"""The table of the sweep, by family of kernels. Each `cases()` yields what `reference/sweep.py` runs."""
+"""The sweep's cases, by family of kernels. `reference/sweep.py` runs what each `cases()` yields."""

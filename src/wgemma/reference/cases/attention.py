@@ -15,8 +15,8 @@ from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, GUARD, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.twins import Array
 
-# The twin does not round to f16: WGSL lets a device round either way, and both are this near. All else about the kernel
-# is held to F32 by the cases with an f32 cache.
+# The twin does not round to f16: WGSL lets a device round either way, and both are within this. The cases with an f32
+# cache check everything else about the kernel to F32.
 F16 = 2.0**-10
 EMPTY = -3.0e38  # the maximum of a split without keys
 
@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
 
 
 def _turns(lab: Lab, rows: Sequence[Row], head: int, pairs: int) -> tuple[Buffer, Array]:
-    """The rotary table on the device, and the angles it stands for."""
+    """The rotary table on the device, and its angles."""
     base, deepest = 10_000.0, max(row.position for row in rows)
     table = np.frombuffer(rotary_tables(base, head, pairs, None, deepest + 1), dtype="<f4")
     return lab.put(table), twins.angles([row.position for row in rows], base, head, pairs)
@@ -37,8 +37,8 @@ def _turns(lab: Lab, rows: Sequence[Row], head: int, pairs: int) -> tuple[Buffer
 def _rows(
     positions: Sequence[int], unused: Sequence[int] = (), image: tuple[int, int] = (0, 0), whole: int = 0
 ) -> list[Row]:
-    """Rows at these positions; those of the image [start, end) see to its end, and from its start where that lies
-    before a window of `whole`."""
+    """Rows at these positions; rows of the image [start, end) see up to its end, and from its start if that is before a
+    window of `whole`."""
     rows = []
     for r, t in enumerate(positions):
         inside = image[0] <= t < image[1]
@@ -82,7 +82,7 @@ class Kv:
 
 @takes(Kv)
 def _kv(lab: Lab, asked: Kv) -> Outcome:
-    """Keys and values behind the queries of each row; the places no row goes to stay as they are."""
+    """Keys and values after each row's queries; slots no row writes stay unchanged."""
     head, kv_heads, f16, ring, own_v = asked.head, asked.kv_heads, asked.f16, asked.ring, asked.own_v
     rows, pairs = _rows(asked.positions, asked.unused), asked.pairs or head // 2
     width, places = kv_heads * head, sum(asked.segments)
@@ -177,13 +177,13 @@ class Attention:
     unused: Sequence[int] = ()
     splits: int = 1
     pairs: int = 0
-    together: int = 0  # heads in a workgroup of attention_few.wgsl, as far as it has memory; 0 is for attention.wgsl
+    together: int = 0  # heads per workgroup of attention_few.wgsl, if memory allows; 0 means attention.wgsl
     extreme: str = ""
 
 
 @takes(Attention)
 def _attention(lab: Lab, asked: Attention) -> Outcome:
-    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    """With one split, `partial` only carries state between segments; several are joined by attention_join."""
     head, heads, f16, segments, window = asked.head, asked.heads, asked.f16, asked.segments, asked.window
     splits = asked.splits
     together = heads_together(lab.device, head, asked.together) if asked.together else 0
@@ -227,7 +227,7 @@ def _attention_join_cases() -> Iterator[Case]:
 
 
 def _attention_join(lab: Lab, rows: int, heads: int, head: int, splits: int, extreme: str = "") -> Outcome:
-    """Some splits are empty, and in the last row all of them."""
+    """Some splits are empty; in the last row all are."""
     outs = lab.activations(rows, heads, splits, head, extreme=extreme)
     states = lab.normal(rows, heads, splits, 2)
     states[..., 0] *= 5

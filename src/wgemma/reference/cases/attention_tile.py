@@ -1,4 +1,4 @@
-"""Cases of attention of many rows: queries, attention_tile."""
+"""Cases of attention for many rows: queries, attention_tile."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def _tile_cases() -> Iterator[Case]:
     pages: Options = {"segments": (256, 128, 256)}
     page: Options = {"segments": (128,)}
     ends = (0, 255, 256, 383, 384, 500, 639)
-    # As few pipelines as meet every form: on a software adapter they take longer to make than to run.
+    # The fewest pipelines that cover every form: a software adapter compiles them more slowly than it runs them.
     table: list[tuple[bool, int, int, int, bool, tuple[int, ...], Options]] = [
         (True, 256, 8, 1, True, tuple(range(38, 50)), {**sliding, "image": (41, 47), "unused": (11,)}),
         (True, 256, 4, 2, True, tuple(range(30, 84)), {**sliding, "image": (41, 80), "whole": True}),
@@ -81,8 +81,8 @@ def _tile_cases() -> Iterator[Case]:
 
 
 def _rows(positions: Sequence[int], unused: Sequence[int], image: tuple[int, int], whole: int) -> list[Row]:
-    """Rows at these positions; those of the image [start, end) see to its end, and from its start where that lies
-    before a window of `whole`."""
+    """Rows at these positions; rows of the image [start, end) see up to its end, and from its start if that is before a
+    window of `whole`."""
     rows = []
     for r, t in enumerate(positions):
         inside = image[0] <= t < image[1]
@@ -113,7 +113,7 @@ class AttentionTile:
 
 @takes(AttentionTile)
 def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
-    """With one split `partial` is only for carrying from segment to segment; with several, attention_join ends it."""
+    """With one split, `partial` only carries state between segments; several are joined by attention_join."""
     head, heads, kv_heads, f16, segments = asked.head, asked.heads, asked.kv_heads, asked.f16, asked.segments
     window, splits = asked.window, asked.splits
     rows = _rows(asked.positions, asked.unused, asked.image, window if asked.whole else 0)
@@ -157,7 +157,7 @@ def _packed_cases() -> Iterator[Case]:
 
 
 def _packed(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], window: int) -> Outcome:
-    """PACKED: out, and in `partial` the logarithm of each row's sum; NaN where no row has written."""
+    """PACKED: out, and in `partial` the logarithm of each row's sum; NaN in slots no row wrote."""
     rows = [row for length in lengths for row in ([Row(1, t, 0, t) for t in range(length)] or [Row(0, 0)])]
     cache = lab.normal(2, len(rows), kv_heads, head)
     cache[:, [row.used == 0 for row in rows]] = np.nan

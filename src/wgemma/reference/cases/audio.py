@@ -1,4 +1,4 @@
-"""Cases of the kernels that hear: resample, frames, mel, subsample, rms, silu, local_attention, light_conv."""
+"""Cases of the audio kernels: resample, frames, mel, subsample, rms, silu, local_attention, light_conv."""
 
 import math
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def _wave_cases() -> Iterator[Case]:
 
 
 def _resample(lab: Lab, rate: int, channels: int, first: int, frames: int = 300) -> Outcome:
-    """A piece from sample `first` of the result on; what is beyond the frames is silence to the kernel."""
+    """A piece of the result from sample `first` on; the kernel treats everything beyond the frames as silence."""
     common = math.gcd(rate, 16_000)
     step, parts = rate // common, 16_000 // common
     ratio = min(parts / step, 1.0)
@@ -66,7 +66,7 @@ def _resample(lab: Lab, rate: int, channels: int, first: int, frames: int = 300)
 
 
 def _frames(lab: Lab, samples: int, size: int, hop: int, pad: int) -> Outcome:
-    """One frame more than the sound fills."""
+    """One more frame than the sound fills."""
     count = (samples + pad) // hop + 1
     wave, y = lab.normal(samples), lab.out(count * size)
     params = {"samples": samples, "size": size, "hop": hop, "pad": pad}
@@ -81,7 +81,7 @@ def _mel(lab: Lab, frames: int, extreme: str = "") -> Outcome:
     return Outcome((lab.read(y),), (framed(audio.bands(spectrum)),), F32)
 
 
-# -- the convolutions in front
+# -- the first convolutions
 
 
 def _subsample_cases() -> Iterator[Case]:
@@ -174,7 +174,7 @@ def _attention_cases() -> Iterator[Case]:
 
 
 def _local_attention(lab: Lab, rows: int, heads: int, head: int, extreme: str = "") -> Outcome:
-    """Scores of some units: enough for the cap to show, too few for one key to win it all."""
+    """Scores large enough for the cap to matter, but too small for one key to dominate."""
     qkv = lab.activations(rows, 3, heads, head, extreme=extreme)
     scales, relative = 0.5 * lab.norms(2, head), lab.normal(KEYS, heads, head)
     out = lab.out(rows * heads * head)

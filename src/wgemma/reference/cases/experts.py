@@ -1,4 +1,4 @@
-"""Cases of many rows that go to experts: group, which puts them together, and tile with what it made."""
+"""Cases of experts with many rows: group, which sorts rows by expert, and tile on its result."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def cases() -> Iterator[Case]:
 
 
 def _group_cases() -> Iterator[Case]:
-    """Fewer pairs than threads, and more than a thread takes at once; experts with no pairs, all, and whole tiles."""
+    """Fewer pairs than threads, and more than a thread takes at once; experts with no pairs, all, and full tiles."""
     for rows, slots, experts in ((1, 1, 1), (3, 3, 5), (33, 3, 7), (128, 4, 12), (700, 5, 9), (512, 8, 128)):
         for skew in ("even", "crowded"):
             quick = rows in (33, 700) and skew == "crowded"
@@ -34,7 +34,7 @@ def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) 
     chosen = _chosen(lab, rows, slots, experts, skew)
     count = rows * slots // tall + experts
     order, tiles = lab.out(chosen.size), lab.out(4 * count)
-    behind = np.zeros(8)  # which are no pairs of the first expert
+    behind = np.zeros(8)  # not pairs of the first expert
     given = lab.put(np.concatenate([chosen.ravel(), behind]), "<u4")
     bindings: dict[str, Binding] = {"chosen": given, "order": order, "tiles": tiles}
     lab.run("group", [experts], bindings, {"pairs": chosen.size, "tall": tall}, {"THREADS": THREADS})
@@ -44,8 +44,8 @@ def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) 
 
 
 def _chosen(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray[np.int64]:
-    """Different ones in every row, as a router has them, evenly or with favourites; all pairs to one; or in `steps`:
-    experts of 64, 0, 32, 1, 33 and the other pairs."""
+    """Distinct experts in every row, as a router chooses them, evenly or skewed; all pairs to one expert; or `steps`:
+    experts with 64, 0, 32, 1, 33 and the remaining pairs."""
     if skew == "one":
         return np.full((rows, slots), experts - 2)
     if skew == "steps":
@@ -58,7 +58,7 @@ def _chosen(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray
 
 
 def _tile_cases() -> Iterator[Case]:
-    """Every type, two heights, both kinds of input, and tiles that are full, nearly so, and empty."""
+    """Every type, two heights, both kinds of input, and full, nearly full and empty tiles."""
     for kind in PLANES:
         narrow, middling, _ = widths(kind)
         yield case(_experts, kind in ("Q4_K", "Q8_0"), "tile", kind=kind, rows=70, n=70, columns=middling)
@@ -95,7 +95,7 @@ class Experts:
 
 @takes(Experts)
 def _experts(lab: Lab, asked: Experts) -> Outcome:
-    """Six experts in parts of two, two slots a row."""
+    """Six experts in parts of two, two slots per row."""
     rows, n, columns, weighted = asked.rows, asked.n, asked.columns, asked.weighted
     experts, slots, together = 6, 2, 2
     matrix, w = lab.weights(asked.kind, experts * n, columns, together * n)

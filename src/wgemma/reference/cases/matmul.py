@@ -1,5 +1,5 @@
-"""Cases of the matmuls of a few rows: matvec with all it does before and after the product, experts, by direct too, and
-what adapters add to them."""
+"""Cases of the matmuls for a few rows: matvec with everything fused before and after the product, experts (also with
+direct), and adapters."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ from wgemma.reference.lab import (
 )
 from wgemma.reference.twins import Array
 
-OFFSET = 3  # of the results in a row of y
+OFFSET = 3  # of the results within a row of y
 SIDE_OFFSET = 4
-SLICES = 64  # blocks of x that are taken to fit workgroup memory
-EIGHT_BITS, SIXTEEN_BITS = 127, 32639  # the largest integers that matvec rounds to
+SLICES = 64  # blocks of x assumed to fit into workgroup memory
+EIGHT_BITS, SIXTEEN_BITS = 127, 32639  # the largest integers matvec rounds to
 
 
 def cases() -> Iterator[Case]:
@@ -45,7 +45,7 @@ def cases() -> Iterator[Case]:
 
 
 def _matvec_cases() -> Iterator[Case]:
-    """Every type with few and with many lanes; K of one block, and of more than a slice."""
+    """Every type with few and many lanes; K of one block, and of more than a slice."""
     for lanes in (4, 16):
         for kind in ("Q4_K", "Q6_K", "F16"):
             yield case(_matvec, lanes == 4, kind=kind, rows=2, n=67, columns=768, lanes=lanes, source="norm")
@@ -71,7 +71,7 @@ def _matvec_cases() -> Iterator[Case]:
 
 
 def _mode_cases() -> Iterator[Case]:
-    """What matvec does before and after the product."""
+    """The steps matvec fuses before and after the product."""
     table: list[tuple[bool, str, int, int, int, dict[str, Any]]] = [
         (True, "Q4_0", 2, 33, 2112, {"source": "norm"}),
         (True, "Q8_0", 3, 33, 288, {"source": "sum"}),
@@ -115,13 +115,13 @@ def _mode_cases() -> Iterator[Case]:
 def _shared_out(
     lab: Lab, matrix: Matrix, lanes: int, slices: int = SLICES, *, depth: int = 1, largest: int = 0
 ) -> dict[str, Any]:
-    """matvec.wgsl's constants; few lanes fit any subgroup, so that both ways of adding up are tried everywhere."""
+    """matvec.wgsl's constants; a few lanes fit any subgroup, so both ways of adding up are tested everywhere."""
     constants = matvec_shape(lab.device, matrix, lanes, depth, slices) | {"PAIRS": pairs(matrix.columns)}
     return constants | ({"QUICK": True, "FINE": largest == SIXTEEN_BITS} if largest else {})
 
 
 def _fewer(threads: int) -> int:
-    """Half the workgroups the rows would fill, so that each must go on to further rows."""
+    """Half the workgroups the rows would fill, so that each must loop over more rows."""
     return max(1, -(-threads // (2 * THREADS)) // 2)
 
 
@@ -134,16 +134,16 @@ class Matvec:
     lanes: int
     mode: str = ""
     source: str = ""  # x itself, or the residual stream's norm or sum
-    select: bool = False  # takes its rows in another order
-    most: int = 0  # rows of a part
+    select: bool = False  # takes its rows in a different order
+    most: int = 0  # rows per part
     extreme: str = ""
     cap: float = 3.0
-    low: str = ""  # how the targets of an adapter lie, if there is one
-    shares: int = 1  # that its z is in
-    meets: bool = False  # z is made on the way, if the device can
+    low: str = ""  # the layout of an adapter's targets, if there is one
+    shares: int = 1  # partial sums of z
+    meets: bool = False  # computes z on the fly, if the device can
     slices: int = SLICES
     depth: int = 1
-    largest: int = 0  # integer that x becomes, if the device can
+    largest: int = 0  # integer x is rounded to, if the device can
 
 
 @takes(Matvec)
@@ -151,7 +151,7 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
     rows, n, columns, mode, source = asked.rows, asked.n, asked.columns, asked.mode, asked.source
     largest = asked.largest if lab.device.subgroup_size > 1 else 0
     if asked.meets and not adapters.meets(lab.device):
-        source = ""  # what made z has made x, too
+        source = ""  # the kernel that computed z also computed x
     matrix, w = lab.weights(asked.kind, n, columns, asked.most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
@@ -191,7 +191,7 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
 
 
 def _joined_cases() -> Iterator[Case]:
-    """Inputs that splits of a history gave: heads larger and smaller than what a thread has, an empty split."""
+    """Inputs in splits of a history: heads larger and smaller than a thread's share, an empty split."""
     yield case(_joined, True, "matvec", kind="Q4_K", rows=1, n=67, heads=3, head=256, splits=4)
     yield case(_joined, False, "matvec", kind="Q8_0", rows=3, n=33, heads=5, head=32, splits=3)
     yield case(_joined, False, "matvec", kind="Q6_K", rows=2, n=64, heads=4, head=64, splits=2)
@@ -216,18 +216,18 @@ def _joined(lab: Lab, kind: str, rows: int, n: int, heads: int, head: int, split
 
 
 def _pieces(lab: Lab, rows: int, heads: int, head: int, splits: int) -> tuple[Joined, Array]:
-    """An input in pieces, and what they are together."""
+    """An input in pieces, and their join."""
     outs, ends = lab.normal(rows, heads, splits, head), np.abs(lab.normal(rows, heads, splits, 2)) + 0.5
-    ends[0, 0, 0] = -3.0e38, 0.0  # nothing to be seen there
+    ends[0, 0, 0] = -3.0e38, 0.0  # an empty split
     outs[0, 0, 0] = 0.0
     partial, x = lab.put(np.concatenate([outs.ravel(), ends.ravel()])), lab.out(rows * heads * head)
     return Joined(partial, x, heads, head, splits), twins.attention_join(outs, ends).reshape(rows, -1)
 
 
 class _Adapter:
-    """What an adapter of random numbers adds to n results of each row: those from FIRST on of a group. Its targets lie
-    one behind the other ("apart") or by turns ("alternate"); without either it is none. Every z is in `shares`, and is
-    that of an input x if one is given: `makers` workgroups then make it, if the device can."""
+    """A random adapter on n results of each row, from FIRST on in a group. Its targets lie one after another ("apart")
+    or interleaved ("alternate"); with neither there is no adapter. z is in `shares` partial sums, and belongs to the
+    input x if one is given: `makers` workgroups then compute it, if the device can."""
 
     FIRST, RANK = 4, 19
 
@@ -264,7 +264,7 @@ class _Adapter:
         return {**self.shape, **place, **({"makers": 0 if first else self.makers} if self.makers else {})}
 
     def made(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """The z that was made, if any, and as it should be."""
+        """The computed z, if any, and the expected one."""
         return ((self.lab.read(self.room),), (framed(self.z),)) if self.makers else ((), ())
 
 
@@ -277,7 +277,7 @@ def _finished(y: Array, mode: str, side: Array, cap: float) -> Array:
 
 
 def _expert_cases() -> Iterator[Case]:
-    """By experts_matvec.wgsl, named as matvec's, and by direct.wgsl."""
+    """With experts_matvec.wgsl, named like matvec's cases, and with direct.wgsl."""
     for made in _experts_by_matvec():
         yield replace(made, kernel="experts_matvec")
     for kind in PLANES:
@@ -313,7 +313,7 @@ class Experts:
 
 @takes(Experts)
 def _experts(lab: Lab, asked: Experts) -> Outcome:
-    """Five experts in parts of two, three slots a row."""
+    """Five experts in parts of two, three slots per row."""
     rows, n, columns, geglu, weighted = asked.rows, asked.n, asked.columns, asked.geglu, asked.weighted
     by = asked.by
     count, slots, together = 5, 3, 2
@@ -409,7 +409,7 @@ def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int)
 
 
 def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:
-    """Five experts, three slots a row; `count` targets, by turns."""
+    """Five experts, three slots per row; `count` targets, interleaved."""
     experts, slots, rank = 5, 3, 4
     chosen = np.stack([lab.rng.permutation(experts)[:slots] for _ in range(rows)])
     z, b, scales = lab.normal(rows, slots, count, rank), lab.normal(experts, rank, n), lab.normal(count, rank)
@@ -424,7 +424,7 @@ def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:
 
 
 def _low_embed(lab: Lab, columns: int) -> Outcome:
-    """Rows of tokens, and a soft one that must be left alone."""
+    """Rows of tokens, and a soft row that must stay unchanged."""
     rank, vocab, tokens, soft = 5, 9, [3, 8, 0, 3], 1 << 30
     table, b, scales = lab.normal(vocab, rank), lab.normal(rank, columns), lab.normal(rank)
     before, room = lab.normal(len(tokens) + 1, columns), lab.out((len(tokens) + 1) * columns)

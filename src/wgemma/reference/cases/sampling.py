@@ -1,6 +1,6 @@
 """Cases of the kernels that choose a token: peaks, sample, logprobs.
 
-What is drawn is right or wrong, so whole numbers are compared as their differences from what they should be.
+A drawn token is either right or wrong, so integers are compared by their difference from the expected value.
 """
 
 import math
@@ -18,8 +18,8 @@ from wgemma.reference.twins import Array
 
 VOCAB = 262144  # of every Gemma 4
 POSITION = 77
-MARGIN = 1e-5  # how near a drawn token may be to another one, as a share of the whole
-LOWEST = -1e30  # stands for ln 0
+MARGIN = 1e-5  # how close a drawn token may be to the next, as a share of the total
+LOWEST = -1e30  # used for ln 0
 
 
 def cases() -> Iterator[Case]:
@@ -64,7 +64,7 @@ def _logits(lab: Lab, vocab: int, scale: float, extreme: str) -> Array:
 
 
 def _off(got: Array, expected: Array) -> Array:
-    """How far whole numbers are from what they should be."""
+    """The differences of integers from their expected values."""
     return np.where(expected == UNTOUCHED, got, got - expected)
 
 
@@ -75,7 +75,7 @@ def _right(expected: Array) -> Array:
 def _sample_cases() -> Iterator[Case]:
     for threads in (256, 1024):
         quick = threads == 256
-        # All logits of a small vocabulary, those above a bound of a large one, and all of a large one.
+        # All logits of a small vocabulary, those of a large one above a bound, and all of a large one.
         for vocab in (1, 3, 64, 300, 513, VOCAB):
             yield case(_sample, quick, threads=threads, vocab=vocab)
             yield case(_sample, quick, threads=threads, vocab=vocab, top_k=64, top_p=0.95, temperature=1.3)
@@ -123,7 +123,7 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
     constants = {"THREADS": min(asked.threads, lab.device.limits.invocations)}
     lab.run("sample", [1], bindings, {"vocab": vocab}, constants)
 
-    # Equal logits stay together, so there may be more than top_k.
+    # Ties stay together, so there may be more than top_k.
     least = np.sort(logits)[-top_k] if 0 < top_k < vocab else -np.inf
     most = int(np.count_nonzero(logits >= least))
     ids, shares = distribution(logits, top_k=most, top_p=asked.top_p, min_p=min_p, temperature=temperature)
@@ -134,7 +134,7 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
     whole, real = (lab.read(results, kind) for kind in ("<u4", "<f4"))
     at = POSITION % 64 * 8
     threshold = int(whole[at + 2])
-    if temperature > 0:  # the largest alone is drawn otherwise, or one of its equals
+    if temperature > 0:  # otherwise only the largest, or one tied with it, is drawn
         astray = np.setxor1d(np.flatnonzero(keys(logits) >= threshold), ids).size
         whole[at + 2] = astray
     else:

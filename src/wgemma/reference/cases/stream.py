@@ -70,7 +70,7 @@ def _mixture_cases() -> Iterator[Case]:
 
 
 def _experts_norm(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
-    """The three inputs lie an even number of rows apart."""
+    """The three inputs are an even number of rows apart."""
     padded = rows + rows % 2
     h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
     norms = lab.norms(4, columns)
@@ -122,7 +122,7 @@ def _route_cases() -> Iterator[Case]:
         yield case(_route, rows == 33, rows=rows, experts=experts, used=used)
     for extreme in ("zeros", "huge", "nan", "ties"):
         yield case(_route, extreme == "ties", rows=3, experts=128, used=8, extreme=extreme)
-    yield case(_route, True, rows=3, experts=5, used=5, extreme="nan")  # there is no choice but to choose it
+    yield case(_route, True, rows=3, experts=5, used=5, extreme="nan")  # all must be chosen
 
 
 def _route(lab: Lab, rows: int, experts: int, used: int, extreme: str = "") -> Outcome:

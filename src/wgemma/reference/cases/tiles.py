@@ -1,4 +1,4 @@
-"""Cases of the matmuls of many rows: tile, tile_bytes with what makes its input, direct, and add_up."""
+"""Cases of the matmuls for many rows: tile, tile_bytes and the rounding of its input, direct, and add_up."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.lab import F32, GUARD, Case, Lab, Outcome, case, clear_of_ties, framed, takes, untouched, widths
 
-OFFSET = 3  # of the results in a row of y
+OFFSET = 3  # of the results within a row of y
 
 
 def cases() -> Iterator[Case]:
@@ -20,7 +20,7 @@ def cases() -> Iterator[Case]:
 
 
 def _tile_cases() -> Iterator[Case]:
-    """What becomes of the result, every height of a tile, and every type with the tallest of them."""
+    """What follows the product, every tile height, and every type with the tallest."""
     yield case(_tile, True, kind="F32", rows=64, n=70, columns=96, scaled=True)
     for cap in (3.0, 0.0):
         yield case(_tile, cap > 0, kind="Q8_0", rows=33, n=65, columns=96, cap=cap)
@@ -87,7 +87,7 @@ def _add_up(lab: Lab, rows: int, n: int, shares: int) -> Outcome:
 
 
 def _bytes_cases() -> Iterator[Case]:
-    """Both heights of a tile, and every type that is codes."""
+    """Both tile heights, and every quantised type."""
     for rows, columns in ((3, 96), (70, 2304), (1, 32)):
         yield case(_to_bytes, rows == 3, rows=rows, columns=columns)
     for extreme in ("zeros", "huge", "nan"):
@@ -103,7 +103,7 @@ def _bytes_cases() -> Iterator[Case]:
 
 
 def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
-    """Read back as numbers, and the sums beside them."""
+    """Read back as numbers, with the sums stored beside them."""
     x, blocks = lab.activations(rows, columns, extreme=extreme), rows * columns // 32
     x = x if extreme else clear_of_ties(x)
     y = lab.out(12 * blocks)
@@ -149,7 +149,7 @@ def _tile_bytes(lab: Lab, asked: TileBytes) -> Outcome:
 
 
 def _direct_cases() -> Iterator[Case]:
-    """The same of direct.wgsl, for few rows and many."""
+    """The same for direct.wgsl, with few rows and many."""
     for kind in PLANES:
         _, middling, wide = widths(kind)
         for rows, n in ((1, 7), (4, 64), (6, 130)):

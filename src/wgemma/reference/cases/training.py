@@ -1,5 +1,5 @@
-"""Cases of the kernels that training adds, but for attention and experts: the way back through matmuls, norms and
-activations, adapters, the loss, and the optimiser."""
+"""Cases of training's kernels, except attention and experts: the backward pass of matmuls, norms and activations,
+adapters, the loss, and the optimiser."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from wgemma.reference.backward_twins import Step, Targets
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, takes, untouched, widths
 from wgemma.reference.twins import wide
 
-OFFSET = 3  # of what is read in a row of dy
+OFFSET = 3  # of the columns read within a row of dy
 TARGETS = {
     "one": Targets(),
     "two": Targets(64),
     "three": Targets(33, 70),
     "alternating": Targets(interleaved=1),
 }
-GROUPS = 3  # workgroups that go on to further elements
+GROUPS = 3  # workgroups, few enough that each loops
 
 
 def cases() -> Iterator[Case]:
@@ -36,7 +36,7 @@ def cases() -> Iterator[Case]:
 
 
 def _tile_back_cases() -> Iterator[Case]:
-    """Every height of a tile, and every type with the tallest of them."""
+    """Every tile height, and every type with the tallest."""
     yield case(_tile_back, True, kind="Q8_0", rows=9, n=40, columns=96, add=1, most=33)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_tile_back, extreme == "nan", kind="Q8_0", rows=33, n=65, columns=96, extreme=extreme)
@@ -109,7 +109,7 @@ def _norm_back_cases() -> Iterator[Case]:
 
 
 def _norm_back(lab: Lab, rows: int, columns: int, residual: bool, extreme: str = "") -> Outcome:
-    """`scale` is that of a layer; w is the second of two norms."""
+    """`scale` is the layer's; w is the second of two norms."""
     scale, x, norms = np.float32(0.7), lab.activations(rows, columns, extreme=extreme), lab.norms(2, columns)
     above, before = lab.normal(rows, columns), lab.normal(rows, columns)
     back = twins.rms_back(x, norms[1], scale * wide(above), EPS)
@@ -149,7 +149,7 @@ def _activate_back(lab: Lab, rows: int, n: int, mode: str, extreme: str = "") ->
 
 
 def _low_cases() -> Iterator[Case]:
-    """Both halves of an adapter; ranks beside sixteen, columns of one target and of several."""
+    """Both halves of an adapter; ranks other than sixteen, columns of one target and of several."""
     for body in (_low_back, _low_grad):
         yield case(body, False, rows=1, rank=1, n=1, targets="one")
         for targets in TARGETS:
@@ -187,7 +187,7 @@ def _low_grad(lab: Lab, rows: int, rank: int, n: int, targets: str, extreme: str
 
 
 def _loss_cases() -> Iterator[Case]:
-    """Vocabularies in tiles, the last one smaller; rows without a target."""
+    """Vocabularies in tiles, the last smaller; rows without a target."""
     for rows, vocabulary, tile in ((1, 1, 1), (5, 301, 301), (9, 1000, 384), (3, 600, 256)):
         for mode in ("SCAN", "BACK"):
             yield case(_loss, rows == 9, rows=rows, vocabulary=vocabulary, tile=tile, mode=mode)
@@ -200,14 +200,14 @@ def _loss_cases() -> Iterator[Case]:
 
 
 def _targets(lab: Lab, rows: int, vocabulary: int) -> NDArray[np.int64]:
-    """Every third row has none."""
+    """Every third row has no target."""
     targets = lab.rng.integers(0, vocabulary, rows)
     targets[2::3] = twins.NO_TARGET
     return targets
 
 
 def _loss(lab: Lab, rows: int, vocabulary: int, tile: int, mode: str, cap: float = 30.0, extreme: str = "") -> Outcome:
-    """Huge logits cannot be, with a cap: they are all at it."""
+    """With a cap there are no huge logits: they are all at the cap."""
     logits = lab.activations(rows, vocabulary, extreme=extreme) * np.float32(10)
     logits = np.clip(logits, -30, 30)
     targets = _targets(lab, rows, vocabulary)
@@ -228,7 +228,7 @@ def _loss(lab: Lab, rows: int, vocabulary: int, tile: int, mode: str, cap: float
         return Outcome(tuple(lab.read(part) for part in held), slices, F32)
     got, right = lab.read(state), framed(expected)
     broken = np.flatnonzero(np.isnan(right[1 : 4 * rows : 4])) * 4
-    right[broken] = got[broken]  # whether the largest of numbers and NaN is NaN is the driver's affair
+    right[broken] = got[broken]  # whether max() of numbers and NaN is NaN depends on the driver
     return Outcome((got,), (right,), F32)
 
 
@@ -279,7 +279,7 @@ def _dropout_cases() -> Iterator[Case]:
 
 
 def _dropout(lab: Lab, rows: int, columns: int, share: float, add: int) -> Outcome:
-    """With a seed of 32 bits."""
+    """With a 32-bit seed."""
     x, before = lab.normal(rows, columns), lab.normal(rows, columns)
     threshold, seed, salt = round(share * 2**32), 0xDEADBEEF, 1000
     scale = float(np.float32(1 / (1 - share)))

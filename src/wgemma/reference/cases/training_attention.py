@@ -1,4 +1,4 @@
-"""Cases of training's attention: kv and attention on packed rows, and the way back through both."""
+"""Cases of training's attention: kv and attention on packed rows, and the backward pass of both."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def cases() -> Iterator[Case]:
 
 
 def _packed(lengths: Sequence[int]) -> list[Row]:
-    """Sequences one after another, unused rows between them."""
+    """Sequences one after another, with unused rows between them."""
     rows = []
     for length in lengths:
         rows += [Row(1, t, 0, t) for t in range(length)] or [Row(0, 0)]
@@ -62,14 +62,14 @@ def _packed(lengths: Sequence[int]) -> list[Row]:
 
 
 def _turns(lab: Lab, rows: Sequence[Row], head: int, pairs: int) -> tuple[Buffer, Array]:
-    """The rotary table on the device, and the angles it stands for."""
+    """The rotary table on the device, and its angles."""
     positions = [row.position for row in rows]
     table = np.frombuffer(rotary_tables(BASE, head, pairs, None, max(positions) + 1), dtype="<f4")
     return lab.put(table), twins.angles(positions, BASE, head, pairs)
 
 
 def _caches(lab: Lab, rows: Sequence[Row], kv_heads: int, head: int, extreme: str = "") -> tuple[Array, Array]:
-    """Keys (as a dot product has them, not yet in pairs) and values; NaN where no row has written."""
+    """Keys (in dot-product order, not yet in pairs) and values; NaN in slots no row wrote."""
     scale = 0.5 if head < 128 else 0.2
     keys, values = scale * lab.activations(2, len(rows), kv_heads, head, extreme=extreme)
     keys[_unused(rows)], values[_unused(rows)] = np.nan, np.nan
@@ -81,7 +81,7 @@ def _unused(rows: Sequence[Row]) -> list[bool]:
 
 
 def _kv(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], pairs: int = 0) -> Outcome:
-    """PACKED: a row's own place, its position only for the angle."""
+    """PACKED: each row has its own slot; its position is used only for the angle."""
     rows, pairs = _packed(lengths), pairs or head // 2
     width = kv_heads * head
     stride, offset = 3 + 2 * width, 3
@@ -131,7 +131,7 @@ def _attention(
 def _attention_prepare(
     lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], pairs: int = 0, extreme: str = ""
 ) -> Outcome:
-    """In an unused row nothing that is read may matter."""
+    """What is read in an unused row must not matter."""
     rows, pairs = _packed(lengths), pairs or head // 2
     stride = heads * head + 7
     raw = lab.activations(len(rows), stride, extreme=extreme)
@@ -151,7 +151,7 @@ def _attention_prepare(
 
 
 def _prepared(lab: Lab, q: Array, keys: Array, values: Array, d_out: Array, rows: Sequence[Row], window: int) -> Buffer:
-    """`q` as attention_prepare leaves it: in pairs, with lse and delta behind; 0 in an unused row."""
+    """`q` as attention_prepare leaves it: in pairs, followed by lse and delta; 0 in an unused row."""
     out, lse = back.packed_attention(q, keys, values, rows, window)
     tail = np.zeros((*lse.shape, 4))
     tail[..., 0], tail[..., 1] = lse, (twins.wide(d_out) * out).sum(axis=-1)
@@ -161,14 +161,14 @@ def _prepared(lab: Lab, q: Array, keys: Array, values: Array, d_out: Array, rows
 
 
 def back_threads(head: int) -> int:
-    """Of attention_back and attention_back_kv: every thread has a vector of the sums, and every pair its thread."""
+    """For attention_back and attention_back_kv: every thread has a vector of the sums, and every pair a thread."""
     return max(64, -(-head // 64) * 32)
 
 
 def _looked(
     lab: Lab, head: int, heads: int, kv_heads: int, rows: Sequence[Row], window: int, extreme: str = ""
 ) -> tuple[dict[str, Buffer], tuple[Array, Array, Array]]:
-    """The bindings of the two kernels that go back through attention, and what should come of them."""
+    """The bindings of attention's two backward kernels, and their expected results."""
     q = lab.activations(len(rows), heads, head, extreme="" if extreme == "huge" else extreme)
     keys, values = _caches(lab, rows, kv_heads, head)
     d_out = lab.activations(len(rows), heads, head, extreme=extreme)
@@ -208,7 +208,7 @@ def _attention_back_kv(
     add: bool,
     pairs: int = 0,
 ) -> Outcome:
-    """Without `add` what was there before is gone, be it NaN."""
+    """Without `add`, previous values are overwritten, even NaN."""
     rows = _packed(lengths)
     bindings, (_, dk, dv) = _looked(lab, head, heads, kv_heads, rows, window)
     before = lab.normal(2, *dk.shape)
@@ -231,7 +231,7 @@ def _kv_back(
     pairs: int = 0,
     extreme: str = "",
 ) -> Outcome:
-    """Behind three columns that are somebody else's; with "keys alone" the values are made of the keys' numbers too."""
+    """After three unrelated columns; with "keys alone" the values are computed from the keys, too."""
     rows, pairs = _packed(lengths), pairs or head // 2
     width = kv_heads * head
     stride, k_offset = 5 + 2 * width, 3

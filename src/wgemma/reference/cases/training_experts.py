@@ -1,4 +1,4 @@
-"""Cases of the way back through the experts: experts_join_back, experts_back, route_back, experts_norm_back."""
+"""Cases of the experts' backward pass: experts_join_back, experts_back, route_back, experts_norm_back."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def _experts_join_back(lab: Lab, rows: int, columns: int, slots: int, extreme: s
 
 
 def _experts_norm_back(lab: Lab, rows: int, columns: int, slots: int, extreme: str = "") -> Outcome:
-    """The gradient is added to what is there."""
+    """The gradient is added to existing values."""
     v, norms = lab.activations(rows, columns, extreme=extreme), lab.norms(4, columns)
     d_dense, d_router, before = lab.normal(3, rows, columns)
     d_experts, dv = lab.normal(rows, slots, columns), lab.held(before)
@@ -66,7 +66,7 @@ def _expert_cases() -> Iterator[Case]:
 def _experts_back(
     lab: Lab, kind: str, rows: int, n: int, columns: int, per_slot: bool, add: bool, extreme: str = ""
 ) -> Outcome:
-    """Five experts in parts of two, three slots a row."""
+    """Five experts in parts of two, three slots per row."""
     count, slots, together = 5, 3, 2
     matrix, w = lab.weights(kind, count * n, columns, together * n)
     chosen = np.stack([lab.rng.permutation(count)[:slots] for _ in range(rows)])

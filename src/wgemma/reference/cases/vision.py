@@ -1,4 +1,4 @@
-"""Cases of the vision kernels: from pixels to patches, places, heads and attention, pooling, and clipped linears."""
+"""Cases of the vision kernels: pixels to patches, positions, heads and attention, pooling, and clipped linears."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from wgemma.reference.dequantize import dequantize
 from wgemma.reference.lab import EPS, EXACT, F32, THREADS, UNTOUCHED, Case, Lab, Outcome, case, framed, untouched
 from wgemma.reference.twins import Array
 
-BYTE = 1e-3  # pixels are whole numbers: one in thousands may round the other way
+BYTE = 1e-3  # pixels are integers: one in thousands may round the other way
 VECTORS = ("F32", "F16", "BF16")
 
 
@@ -58,7 +58,7 @@ def _resize_cases() -> Iterator[Case]:
 def _resize(
     lab: Lab, before: int, size: int, lines: int, vertical: bool, rows: tuple[int, int] | None = None
 ) -> Outcome:
-    """`rows`: only these of the result, from no more than the pixels they need."""
+    """`rows`: only these rows of the result, from just the pixels they need."""
     image = lab.rng.integers(0, 256, (before, lines, 4), dtype=np.uint8)
     image[::3, :, 3] = 255
     image[1::7, :, 3] = 0
@@ -69,7 +69,7 @@ def _resize(
     params = {"before": before, "size": size, "first": first, "there": last - first, "lines": lines}
     params |= {"begin": begin, "count": end - begin} if vertical else {}
     columns, down = (lines, end - begin) if vertical else (size, lines)
-    # fewer rows of workgroups than rows of pixels, so that each goes on to further ones
+    # fewer rows of workgroups than rows of pixels, so that each loops
     grid = [-(-columns // 64), -(-down // 2)]
     lab.run("resize", grid, {"x": lab.put(given, "u1"), "y": y}, params, {"VERTICAL": vertical})
     right = untouched(size, lines, 3)
@@ -79,7 +79,7 @@ def _resize(
 
 
 def _channels(words: Array) -> tuple[Array, ...]:
-    """Red, green and blue of words that were written, which must have a full alpha; others are untouched."""
+    """Red, green and blue of the words written, which must be opaque; others are untouched."""
     bits = np.where(words == UNTOUCHED, 0, words).astype(np.int64)
     whole = np.where((words != UNTOUCHED) & (bits >> 24 != 255), np.inf, 0.0)
     return tuple(np.where(words == UNTOUCHED, UNTOUCHED, (bits >> shift & 255) + whole) for shift in (0, 8, 16))
@@ -95,11 +95,11 @@ def _patches(lab: Lab, side: int, across: int, down: int) -> Outcome:
     return Outcome((lab.read(y),), (framed(2 * oracle.patches(image[..., :3], side) - 1),), F32)
 
 
-# -- what is added, normed and pooled
+# -- positions, norms and pooling
 
 
 def _places(lab: Lab, kind: str, columns: int, across: int, down: int) -> Outcome:
-    """More places than the image needs, in either direction."""
+    """More positions than the image needs, in both directions."""
     places = max(across, down) + 2
     matrix, table = lab.weights(kind, 2 * places, columns)
     x, y = lab.normal(across * down, columns), lab.out(across * down * columns)
@@ -113,7 +113,7 @@ def _places(lab: Lab, kind: str, columns: int, across: int, down: int) -> Outcom
 
 
 def _layer_norm(lab: Lab, rows: int, columns: int) -> Outcome:
-    """Numbers far from zero, as bright pixels are."""
+    """Numbers far from zero, like bright pixels."""
     eps, x, norms = 1e-5, 3 + lab.normal(rows, columns), lab.norms(2, columns)
     y = lab.out(x.size)
     bindings = {"x": lab.put(x), "norms": lab.put(norms), "y": y}
@@ -137,7 +137,7 @@ def _pool(lab: Lab, across: int, down: int, columns: int) -> Outcome:
 
 
 def _in_place(lab: Lab, values: Array) -> Buffer:
-    """An input that its result replaces: poison follows it."""
+    """An input that is overwritten by the result, followed by poison."""
     buffer = lab.out(values.size)
     lab.device.write(buffer, 0, values.astype("<f4").tobytes())
     return buffer
@@ -161,7 +161,7 @@ def _vision_heads(lab: Lab, head: int, heads: int, across: int, down: int) -> Ou
 def _attention_cases() -> Iterator[Case]:
     for count, heads, head in ((1, 1, 8), (33, 2, 64), (65, 3, 72), (130, 2, 128), (64, 2, 88), (32, 1, 120)):
         yield case(_vision_attention, head in (64, 72), count=count, heads=heads, head=head)
-    # Scores that rise from tile to tile, so that what was summed before shrinks to nothing.
+    # Scores that rise from tile to tile, so that earlier sums shrink to nothing.
     yield case(_vision_attention, True, count=100, heads=1, head=64, rising=True)
     for count, heads, head in ((1, 1, 8), (65, 3, 72)):
         yield case(_vision_attention, head == 72, "vision_direct", count=count, heads=heads, head=head, direct=True)
@@ -213,7 +213,7 @@ def _matrix(lab: Lab, kind: str, rows: int, columns: int) -> tuple[Matrix, Array
 
 
 def _ragged(lab: Lab, kind: str, rows: int, columns: int) -> Outcome:
-    """Zeros follow the last weight of a row, to the end of its block; nothing else does."""
+    """Only zeros follow the last weight of a row, to the end of its block."""
     matrix, w = _matrix(lab, kind, rows, columns)
     padded = Matrix(kind, rows, matrix.blocks * 32, matrix.parts)
     expected = np.zeros((rows, padded.columns))
@@ -222,7 +222,7 @@ def _ragged(lab: Lab, kind: str, rows: int, columns: int) -> Outcome:
 
 
 def _clipped(lab: Lab, kind: str, rows: int, n: int, columns: int, bias: bool = False, direct: bool = False) -> Outcome:
-    """Bounds that bind on either side, before and after."""
+    """Bounds that take effect on both sides, before and after."""
     matrix, w = _matrix(lab, kind, n, columns)
     bounds = Bounds(-0.8, 1.1, -0.2, 0.15)
     added, x, stride = lab.normal(n, scale=0.1), lab.normal(rows, columns), n + 5

@@ -1,4 +1,4 @@
-"""Cases of the kernels that bring weights to the GPU and read them there: clear, repack, embed, stream."""
+"""Cases of the kernels that upload and read weights: clear, repack, embed, stream."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def _splice_cases() -> Iterator[Case]:
 
 
 def _splice(lab: Lab, start: int, to: int, size: int) -> Outcome:
-    """Bytes of the output are below the poison's, lest one be taken for it."""
+    """The output's bytes are below the poison's, so that none is mistaken for it."""
     source, before = (lab.rng.integers(0, 100, 4 * 260, dtype=np.uint8) for _ in range(2))
     words = lab.held(before.view("<f4"))
     lab.run(
@@ -63,7 +63,7 @@ def _repack_cases() -> Iterator[Case]:
 
 
 def _repack(lab: Lab, kind: str, rows: int, columns: int, order: str = "", most: int = 0, piece: int = 0) -> Outcome:
-    """Planes say what the file's blocks say; read back by embed."""
+    """Planes hold the same values as the file's blocks; read back with embed."""
     tensors = [(lab.raw(kind, count, columns), how) for count, how in _orders(order, rows)]
     matrix = lab.matrix(kind, columns, tensors, most, piece)
     expected = np.empty((rows, columns))
@@ -75,7 +75,7 @@ def _repack(lab: Lab, kind: str, rows: int, columns: int, order: str = "", most:
 
 
 def _orders(order: str, rows: int) -> list[tuple[int, RowOrder]]:
-    """(rows, order) of the tensors that make up a matrix; experts have ten rows, five of gate and five of up."""
+    """(rows, order) of a matrix's tensors; experts have ten rows, five of gate and five of up."""
     if order == "alternate":
         half = rows // 2
         return [(half, RowOrder(i, group=half, half=half, group_stride=rows, step=2)) for i in (0, 1)]
@@ -109,7 +109,7 @@ class Embed:
 
 @takes(Embed)
 def _embed(lab: Lab, asked: Embed) -> Outcome:
-    """The last row's token is in no part: its y stays as it is. So does that of a soft row, if it is not padded."""
+    """The last row's token is in no part, so its y stays unchanged. So does a soft row's, unless it is padded."""
     rows, columns, by_index = asked.rows, asked.columns, asked.by_index
     scale, vocabulary = 1.7, 11
     matrix, w = lab.weights(asked.kind, vocabulary, columns, asked.most)
@@ -138,7 +138,7 @@ def _embed(lab: Lab, asked: Embed) -> Outcome:
 
 
 def _stream(lab: Lab, groups: int, found: bool) -> Outcome:
-    """All ones may be the sum of the very last thread."""
+    """The all-ones sum may be in the very last thread."""
     words = np.zeros((groups, 8, 256, 4), dtype=np.uint32)
     words[-1, -1, -1, -1] = 0xFFFFFFFF if found else 0xFFFFFFFE
     mark = lab.out(1)
