@@ -97,7 +97,7 @@ def test_a_call_is_told_what_it_may_choose(model: wgemma.Model) -> None:
     for wrong in ({"first": "much"}, {"first": float("nan")}, 3):
         with pytest.raises(wgemma.SettingsError, match=r"scale|must be a name"):
             greedy(model, adapter=wrong)
-    with pytest.raises(wgemma.SettingsError, match="There is none"):
+    with pytest.raises(wgemma.SettingsError, match="Load one with `load_adapter`"):
         Adapters().choose("first")
 
 
