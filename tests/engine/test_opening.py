@@ -150,3 +150,6 @@ def test_a_ledger_counts_frees_and_hands_over(gpu: NativeDevice) -> None:
     whole.adopt(kept)
     whole.drop(kept)
     assert gpu.allocated == before
+    with pytest.raises(wgemma.OutOfMemory):
+        whole.adopt(gpu.buffer(128, "too large"))
+    assert gpu.allocated == before

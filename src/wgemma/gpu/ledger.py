@@ -69,8 +69,12 @@ class Ledger:
         return buffer
 
     def adopt(self, buffer: Buffer) -> Buffer:
-        """Takes ownership of a buffer allocated elsewhere."""
-        self._check_limit(buffer.size, "a result")
+        """Takes ownership of a buffer allocated elsewhere; frees it if the limit is exceeded."""
+        try:
+            self._check_limit(buffer.size, "a result")
+        except OutOfMemory:
+            self.device.free(buffer)
+            raise
         self._buffers[id(buffer)] = buffer
         self._count(buffer.size)
         return buffer
