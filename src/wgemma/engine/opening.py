@@ -87,10 +87,10 @@ async def table_choices(device: Device, gguf: Gguf, config: Config, options: Opt
     fitting = [planned.table_on_gpu for planned in plans if planned.gpu <= options.memory]
     least = plans[-1]
     if not fitting and least.least > options.memory:
+        full = f" ({least.gpu} with all {least.context} tokens of its context)" if least.gpu > least.least else ""
         raise OutOfMemory(
-            f"the model needs {least.least / 1e6:.1f} MB of GPU memory, {least.gpu / 1e6:.1f} MB with all "
-            f"{least.context} tokens of its context in use; memory={options.memory} allows "
-            f"{options.memory / 1e6:.1f} MB. Allow more, or load it with a smaller context."
+            f"the model needs {least.least} bytes of GPU memory{full}, but memory={options.memory}. "
+            "Allow more, or load it with a smaller context."
         )
     return fitting[:1] or [least.table_on_gpu]  # the context cannot grow to its full length
 
