@@ -160,7 +160,9 @@ class Runner:
     async def put_rows(self, tokens: Sequence[int], position: int, bucket: int) -> None:
         """Uploads the next pass's tokens."""
         config = self.engine.config
-        rows = [Row(1, position + i, token, position + i) for i, token in enumerate(tokens)]
+        rows: list[tuple[int, int, int, int]] = [
+            (1, position + i, token, position + i) for i, token in enumerate(tokens)
+        ]
         rows += [Row(0, position, 0, position)] * (bucket - len(rows))
         for start, end in self.images(tokens):
             reach = start + (config.window or 0) if not config.image_windowed else end  # later rows see less
