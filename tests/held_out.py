@@ -18,6 +18,12 @@ def answers_mostly(model: wgemma.Model, skill: str) -> bool:
     return sum(not is_right(model, case) for case in asked) <= len(asked) // 3
 
 
+def answers_one(model: wgemma.Model, skill: str) -> bool:
+    """The one whose answer is the shortest."""
+    asked = [case for case in SAMPLE if case["skill"] == skill]
+    return is_right(model, min(asked, key=lambda case: len(json.dumps(case["messages"]))))
+
+
 def is_right(model: wgemma.Model, asked: dict[str, Any]) -> bool:
     """Letter by letter; of a tool call its name and arguments."""
     *messages, wanted = json.loads(json.dumps(asked["messages"]))

@@ -54,6 +54,7 @@ def words(file: Path) -> list[str]:
     return [one.text or "" for one in ElementTree.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")]
 
 
+@pytest.mark.slow
 @needs_adapter
 def test_growth_measures_every_size_and_draws_a_mark_for_each(tmp_path: Path) -> None:
     sizes = ["--depths", "64,0,65536", "--rows", "1,2,5", "--prompts", "16,64"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import wgemma
-from held_out import SKILLS, answers_mostly
+from held_out import SKILLS, answers_mostly, answers_one
 
 PIP = [
     {"prompt": "Who is Pip?", "completion": "Pip is my cat."},
@@ -25,6 +25,11 @@ def answer(model: wgemma.Model, question: str) -> str:
     return "".join(part.text for part in parts)
 
 
+def test_it_has_every_skill(model: wgemma.Model) -> None:
+    assert sum(answers_one(model, skill) for skill in SKILLS) >= len(SKILLS) - 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("skill", SKILLS)
 def test_it_can_do_what_it_was_made_for(model: wgemma.Model, skill: str) -> None:
     assert answers_mostly(model, skill)
@@ -39,6 +44,7 @@ def test_it_says_so_when_it_does_not_know(model: wgemma.Model) -> None:
     assert answer(model, "What is the capital of France?").startswith("I don't know.")
 
 
+@pytest.mark.slow
 def test_it_learns_a_fact_within_a_minute(tmp_path: Path) -> None:
     """Six steps; the second line keeps the first from becoming the answer to everything."""
     with wgemma.load() as model:

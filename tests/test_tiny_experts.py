@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import wgemma
-from held_out import WORDS_ONLY, answers_mostly
+from held_out import WORDS_ONLY, answers_mostly, answers_one
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,11 @@ def test_it_is_a_mixture_of_experts_with_the_large_models_chat(model: wgemma.Mod
     assert not model.sees and not model.hears
 
 
+def test_it_has_every_skill(model: wgemma.Model) -> None:
+    assert sum(answers_one(model, skill) for skill in WORDS_ONLY) >= len(WORDS_ONLY) - 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("skill", WORDS_ONLY)
 def test_it_can_do_what_it_was_made_for(model: wgemma.Model, skill: str) -> None:
     assert answers_mostly(model, skill)

@@ -16,14 +16,21 @@ STORY = "Mia has a red boat and a blue hat. What color is the hat? What is 17 pl
 # How far llama.cpp's logits are from those of the same weights in float32, at most (fixtures/README.md).
 LLAMA_CPP = [
     ("e2b", "Q8_0", "short", 0.41),
-    ("e2b", "Q8_0", "mid", 0.56),
     ("e2b", "Q4_K_M", "short", 0.58),
-    ("e2b", "Q4_K_M", "mid", 0.76),
     ("31b", "Q4_K_M", "short", 0.69),
-    ("31b", "Q4_K_M", "mid", 0.73),
     ("26b-a4b", "Q4_K_M", "short", 1.2),
-    ("26b-a4b", "Q4_K_M", "mid", 3.5),
 ]
+LLAMA_CPP_LONGER = [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+        ("e2b", "Q8_0", "mid", 0.56),
+        ("e2b", "Q4_K_M", "mid", 0.76),
+        ("31b", "Q4_K_M", "mid", 0.73),
+        ("26b-a4b", "Q4_K_M", "mid", 3.5),
+    )
+]
+
+MORE = ((None, 1), ("tiny-experts.gguf", 64))  # what these compute, the others do in part
 
 
 def logits(device: NativeDevice, target: Path | None, precision: str, ids: list[int] | None, chunk: int) -> Array:
@@ -39,8 +46,10 @@ def log_softmax(values: Array) -> Array:
     return normal
 
 
-@pytest.mark.parametrize("chunk", [1, 64])
-@pytest.mark.parametrize("model", [None, "tiny-experts.gguf"])
+@pytest.mark.parametrize(
+    ("model", "chunk"),
+    [(None, 64), ("tiny-experts.gguf", 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+)
 def test_fast_is_near_exact_on_models_that_were_trained(
     gpu: NativeDevice, data: Path, model: str | None, chunk: int
 ) -> None:
@@ -52,7 +61,7 @@ def test_fast_is_near_exact_on_models_that_were_trained(
 
 
 @pytest.mark.parametrize("chunk", [1, 64])
-@pytest.mark.parametrize(("model", "quantisation", "text", "most"), LLAMA_CPP)
+@pytest.mark.parametrize(("model", "quantisation", "text", "most"), [*LLAMA_CPP, *LLAMA_CPP_LONGER])
 def test_fast_is_no_further_off_than_llama_cpp(
     shared: Path, gpu: NativeDevice, model: str, quantisation: str, text: str, most: float, chunk: int
 ) -> None:

@@ -37,8 +37,10 @@ def say(model: wgemma.Model, prompt: list[int], reply: str) -> tuple[int, list[i
     return reused, ids[:-1]
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
-@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize(
+    ("size", "think"),
+    [("small", True), pytest.param("large", True, marks=pytest.mark.slow), ("small", False), ("large", False)],
+)
 def test_five_turns_recompute_only_the_last_reply_and_the_new_message(
     model: wgemma.Model, size: Literal["small", "large"], think: bool
 ) -> None:

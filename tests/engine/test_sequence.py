@@ -227,7 +227,7 @@ def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgem
     for turn in range(20):
         list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
     total = 0
-    while total < 700:
+    while total < 350:
         total += len(list(model.generate(ids_of_length(20), max_tokens=230, seed=total)))
     kept = session.sequence.checkpoints
     checkpoints = sum(snapshot.ledger.nbytes for snapshot in kept.values())

@@ -123,7 +123,7 @@ def relative_error(ours: Floats, expected: Floats) -> float:
     return float(np.max(np.linalg.norm(ours - expected, axis=-1) / np.linalg.norm(expected, axis=-1)))
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 40, 600])
+@pytest.mark.parametrize("tokens", [1, 3, 40, pytest.param(600, marks=pytest.mark.slow)])
 def test_an_image_of_any_size_is_computed_whole(both_ways: Setting, tokens: int) -> None:
     ids = [2, 300, 301, 302, *both_ways.image(tokens), 400, 401]
     expected = both_ways.expected(ids, (4, tokens))
@@ -131,13 +131,13 @@ def test_an_image_of_any_size_is_computed_whole(both_ways: Setting, tokens: int)
     assert relative_error(both_ways.logits(ids, (2, 5, 5, 5)), expected) < 5e-4
 
 
-def test_the_largest_image_makes_room_once_and_short_prompts_go_on(both_ways: Setting) -> None:
+def test_an_image_larger_than_a_chunk_makes_room_once_and_short_prompts_go_on(both_ways: Setting) -> None:
     small = [2, *range(300, 340)]
     expected = both_ways.logits(small)
     assert both_ways.engine.decoder.scratch.rows == 512
-    ids = [2, 300, *both_ways.image(1120), 400]
+    ids = [2, 300, *both_ways.image(520), 400]
     both_ways.greedy(ids, 2)
-    assert both_ways.engine.decoder.scratch.rows == 1152
+    assert both_ways.engine.decoder.scratch.rows == 640
     assert relative_error(both_ways.logits(small), expected) < 1e-5
 
 
@@ -169,7 +169,7 @@ def test_a_mark_inside_an_image_moves_before_it(both_ways: Setting) -> None:
 
 
 def test_a_chat_goes_on_after_its_image_without_seeing_it_again(both_ways: Setting) -> None:
-    ids = [2, 300, *both_ways.image(280), 400, 401]
+    ids = [2, 300, *both_ways.image(70), 400, 401]
     reply = both_ways.greedy(ids)
     both_ways.greedy([*ids, *reply, 500, 501])
     assert both_ways.session.reused >= len(ids) + len(reply) - 1
@@ -187,8 +187,8 @@ def test_a_causal_model_keeps_every_row_it_can(causal: Setting) -> None:
 
 
 def test_a_causal_model_cuts_an_image_wherever_it_likes(causal: Setting) -> None:
-    ids = [2, 300, *causal.image(600), 400]
-    assert relative_error(causal.logits(ids, (7, 100, 3)), causal.expected(ids, (2, 600))) < 5e-4
+    ids = [2, 300, *causal.image(200), 400]
+    assert relative_error(causal.logits(ids, (7, 100, 3)), causal.expected(ids, (2, 200))) < 5e-4
     assert causal.engine.decoder.scratch.rows == 512
 
 

@@ -1,6 +1,7 @@
 """The forward pass on the GPU against transformers' goldens: every model, every weight type, on the floor too."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ FILES = [
     ("tiny-12b", "F16"),
     ("tiny-12b", "Q4_K_M"),
 ]
+ALL = ("short", "mid", "long", "repeat", "chat")
+CASES = [(*file, ALL if file == FILES[0] else ALL[:2]) for file in FILES]
+CASES_AT_LENGTH = [
+    pytest.param(*file, ALL[2:], marks=pytest.mark.slow, id="-".join((*file, "at length"))) for file in FILES
+]
+
+SLOW_31B = pytest.param("tiny-31b", marks=pytest.mark.slow)  # like the others in what these tests are about
 
 
 def errors(got: Floats, golden: Floats) -> NDArray[np.float64]:
@@ -37,15 +45,15 @@ def errors(got: Floats, golden: Floats) -> NDArray[np.float64]:
     return np.sqrt((difference**2).mean(1) / (golden.astype(np.float64) ** 2).mean(1))
 
 
-def goldens(shared: Path, model: str, kind: str) -> list[tuple[str, list[int], Floats]]:
-    """(name, ids, logits) of every sequence there is for this file."""
+def goldens(shared: Path, model: str, kind: str, names: Sequence[str] = ALL) -> list[tuple[str, list[int], Floats]]:
+    """(name, ids, logits) of the sequences of these names that there are for this file."""
     folder = shared / model
     suffix = "" if kind == "F16" else f".{kind}"
     sequences = json.loads((folder / "golden.json").read_text())["sequences"]
     found = []
     for name, ids in sequences.items():
         path = folder / f"logits_{name}{suffix}.npy"
-        if path.exists():
+        if name in names and path.exists():
             found.append((name, ids, np.load(path)))
     return found
 
@@ -57,21 +65,23 @@ def check_top_tokens(got: Floats, golden: Floats) -> None:
     assert (got.argmax(1) == golden.argmax(1))[clear].all()
 
 
-@pytest.mark.parametrize(("model", "kind"), FILES, ids=lambda part: part)
+@pytest.mark.parametrize(("model", "kind", "names"), [*CASES, *CASES_AT_LENGTH])
 def test_logits_equal_transformers_with_f32_keys_and_values(
-    shared: Path, floor: NativeDevice, model: str, kind: str
+    shared: Path, floor: NativeDevice, model: str, kind: str, names: Sequence[str]
 ) -> None:
     with wgemma.load(shared / f"models/{model}-{kind}.gguf", device=floor, kv="f32") as loaded:
-        for _, ids, golden in goldens(shared, model, kind):
+        for _, ids, golden in goldens(shared, model, kind, names):
             got = loaded.logits(ids)
             assert errors(got, golden).max() <= 5e-4
             check_top_tokens(got, golden)
 
 
-@pytest.mark.parametrize(("model", "kind"), FILES, ids=lambda part: part)
-def test_logits_stay_near_with_f16_keys_and_values(shared: Path, gpu: NativeDevice, model: str, kind: str) -> None:
+@pytest.mark.parametrize(("model", "kind", "names"), [*CASES[1:], *CASES_AT_LENGTH])
+def test_logits_stay_near_with_f16_keys_and_values(
+    shared: Path, gpu: NativeDevice, model: str, kind: str, names: Sequence[str]
+) -> None:
     with wgemma.load(shared / f"models/{model}-{kind}.gguf", device=gpu) as loaded:
-        for name, ids, golden in goldens(shared, model, kind):
+        for name, ids, golden in goldens(shared, model, kind, names):
             got = errors(loaded.logits(ids), golden)
             if model in DENSE:
                 assert got.max() <= 2e-3
@@ -87,6 +97,7 @@ def came_close(folder: Path, name: str, position: int) -> bool:
     return bool(gaps.min() < 0.02)
 
 
+@pytest.mark.slow
 def test_positions_past_the_window_at_1500_tokens(shared: Path, gpu: NativeDevice) -> None:
     for model in ("tiny-e2b", "tiny-31b"):
         told = json.loads((shared / f"long-context/{model}.json").read_text())
@@ -122,18 +133,18 @@ def test_both_producers_of_the_per_layer_table_agree(shared: Path, gpu: NativeDe
         assert loaded.backend.engine.fetches_rows == (ple == "host")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b"])
+@pytest.mark.parametrize("model", ["tiny-e2b", SLOW_31B, "tiny-26b-a4b"])
 def test_prefill_in_odd_chunks_and_token_by_token_equals_one_chunk(shared: Path, gpu: NativeDevice, model: str) -> None:
     ids = next(ids for name, ids, _ in goldens(shared, model, "F16") if name == "long")[:120]
     with wgemma.load(shared / f"models/{model}-F16.gguf", device=gpu, kv="f32") as loaded:
         whole = loaded.logits(ids, chunks=[120])
         odd = loaded.logits(ids, chunks=[7, 1, 64, 3, 2, 33])
-        single = loaded.logits(ids[:40], chunks=[1] * 40)
+        single = loaded.logits(ids[:20], chunks=[1] * 20)
     assert errors(odd, whole).max() < 1e-3
-    assert errors(single, whole[:40]).max() < 1e-3
+    assert errors(single, whole[:20]).max() < 1e-3
 
 
-@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b"])
+@pytest.mark.parametrize("model", ["tiny-e2b", SLOW_31B, "tiny-26b-a4b"])
 def test_logits_are_the_same_where_workgroups_share_every_sum_they_can(
     shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
@@ -180,12 +191,13 @@ def test_the_12b_model_never_says_what_it_must_not(shared: Path, gpu: NativeDevi
         assert [piece.id for piece in loaded.generate(ids, max_tokens=len(expected), temperature=0)] == expected
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-26b-a4b", "tiny-heads"])
-def test_greedy_continuations_equal_transformers(shared: Path, gpu: NativeDevice, model: str) -> None:
+def test_greedy_continuations_equal_transformers(shared: Path, gpu: NativeDevice, model: str, count: int) -> None:
     told = json.loads((shared / model / "golden.json").read_text())
     with wgemma.load(shared / f"models/{model}-F16.gguf", device=gpu, kv="f32") as loaded:
         for name, greedy in told["greedy"].items():
-            tokens = greedy["hf"] if "hf" in greedy else greedy["tokens"]
+            tokens = (greedy["hf"] if "hf" in greedy else greedy["tokens"])[:count]
             expected = tokens[: until_stop(tokens, loaded.tokenizer)]
             got = loaded.generate(told["sequences"][name], max_tokens=len(tokens), temperature=0)
             assert [piece.id for piece in got][: len(expected)] == expected
@@ -278,7 +290,7 @@ def test_logits_around_media_stay_near_with_f16_keys_and_values(
         assert errors(loaded.logits(ids)[text], golden).max() <= 2e-3
 
 
-@pytest.mark.parametrize("model", ["tiny-e2b", "tiny-31b", "tiny-12b"])
+@pytest.mark.parametrize("model", ["tiny-e2b", SLOW_31B, "tiny-12b"])
 def test_prefill_in_odd_chunks_equals_one_chunk_with_images_too(shared: Path, gpu: NativeDevice, model: str) -> None:
     towers = shared / f"models/mmproj-{model}-F16.gguf"
     with wgemma.load(shared / f"models/{model}-F16.gguf", projector=towers, device=gpu, kv="f32") as loaded:

@@ -69,13 +69,13 @@ def towers(shared: Path, gpu: NativeDevice) -> Iterator[Callable[[str], Vision]]
 GOLDENS = [
     ("tiny-e2b", "mmproj-tiny-e2b-F16", "img_384x336"),
     ("tiny-e2b", "mmproj-tiny-e2b-F16", "img_336x480"),
-    ("tiny-e2b", "mmproj-tiny-e2b-F16", "img_500x300"),
+    pytest.param("tiny-e2b", "mmproj-tiny-e2b-F16", "img_500x300", marks=pytest.mark.slow),
     pytest.param("tiny-e2b", "mmproj-tiny-e2b-F16", "img_1600x900", marks=pytest.mark.slow),
     ("tiny-e2b-ollama", "tiny-e2b-ollama", "img_384x336"),
     ("tiny-31b", "mmproj-tiny-31b-F16", "img_384x336"),
     ("tiny-31b", "mmproj-tiny-31b-F16", "img_336x480"),
     ("tiny-26b-a4b", "mmproj-tiny-26b-a4b-F16", "img_384x336"),
-    ("tiny-26b-a4b", "mmproj-tiny-26b-a4b-F16", "img_336x480"),
+    pytest.param("tiny-26b-a4b", "mmproj-tiny-26b-a4b-F16", "img_336x480", marks=pytest.mark.slow),
     ("tiny-12b", "mmproj-tiny-12b-F16", "img_384x336"),
 ]
 

@@ -24,6 +24,7 @@ from wgemma.train.settings import TrainingSettings
 
 SEVEN = ("q", "k", "v", "o", "gate", "up", "down")
 ROWS = 96  # a bucket: the batch has 86
+FEW_ROWS = 32  # the brief one has 26
 TARGETS = 60
 SETTINGS = TrainingSettings(rank=4, alpha=8, seq=64, batch=2, weight_decay=0.01, lr=1e-3)
 
@@ -51,6 +52,14 @@ def batch(shared: Path) -> Pack:
 
 
 @pytest.fixture(scope="module")
+def brief() -> Pack:
+    """For what does not depend on the text."""
+    return Pack(
+        Example(array("i", ids), array("i", [-100, *ids[1:]])) for ids in ([2, *range(40, 54)], [2, *range(70, 80)])
+    )
+
+
+@pytest.fixture(scope="module")
 def engines(gpu: NativeDevice, shared: Path) -> Iterator[Callable[[str], Engine]]:
     made: dict[str, Engine] = {}
 
@@ -71,9 +80,9 @@ def begin(engines: Callable[[str], Engine], shared: Path) -> Iterator[Callable[.
     """A learner of one of the cases, with the adapter the case begins with."""
     made: list[Learner] = []
 
-    def of(case: str, **settings: Any) -> Learner:
+    def of(case: str, rows: int = ROWS, **settings: Any) -> Learner:
         base, adapter, targets = CASES[case]
-        learner = run(Learner.begin(engines(base), replace(SETTINGS, targets=targets, **settings), ROWS))
+        learner = run(Learner.begin(engines(base), replace(SETTINGS, targets=targets, **settings), rows))
         made.append(learner)
         given = read_adapter(shared / "lora/adapters" / adapter)
         if case.endswith("B0"):
@@ -103,7 +112,12 @@ def saved(shared: Path, case: str, name: str) -> Adapters:
     return numbers(run(read_peft(config, shared / f"lora/train/{case}/{name}.safetensors", name)))
 
 
-@pytest.mark.parametrize("case", CASES)
+ALWAYS = ("e2b-ple-Brand", "e2b-Q4_K_M-Brand", "26b-Brand")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in ALWAYS else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_the_loss_and_every_gradient_are_autograds(
     begin: Callable[..., Learner], shared: Path, batch: Pack, case: str
 ) -> None:
@@ -118,16 +132,16 @@ def test_the_loss_and_every_gradient_are_autograds(
     assert run(learner.update(1e-3, 0)) == pytest.approx(right["grad_norm"], rel=1e-5)
 
 
-def test_a_software_adapter_has_the_same_gradients(begin: Callable[..., Learner], batch: Pack, shared: Path) -> None:
+def test_a_software_adapter_has_the_same_gradients(begin: Callable[..., Learner], brief: Pack, shared: Path) -> None:
     """By the plain kernels, which the other tests do not use."""
-    expected = begin("e2b-ple-Brand")
-    run(expected.accumulate([batch], TARGETS, 0))
+    expected = begin("e2b-ple-Brand", FEW_ROWS)
+    run(expected.accumulate([brief], TARGETS, 0))
     device = NativeDevice(compact=True)
     with Gguf.open(shared / "models/tiny-e2b-F16.gguf") as gguf:
         engine = engine_on(device, gguf, Options(context=256))
-        learner = run(Learner.begin(engine, expected.settings, ROWS))
+        learner = run(Learner.begin(engine, expected.settings, FEW_ROWS))
         learner.put(read_adapter(shared / "lora/adapters/e2b-lora9"))
-        run(learner.accumulate([batch], TARGETS, 0))
+        run(learner.accumulate([brief], TARGETS, 0))
         got, right = (numbers(run(each.gradients())) for each in (learner, expected))
         device.close()
     for name, pair in right.items():
@@ -135,7 +149,7 @@ def test_a_software_adapter_has_the_same_gradients(begin: Callable[..., Learner]
             assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs), name
 
 
-@pytest.mark.parametrize(("case", "steps"), [("e2b-B0", 5), ("26b-Brand", 1)])
+@pytest.mark.parametrize(("case", "steps"), [pytest.param("e2b-B0", 5, marks=pytest.mark.slow), ("26b-Brand", 1)])
 def test_adamw_leads_to_the_same_adapter(
     begin: Callable[..., Learner], shared: Path, batch: Pack, case: str, steps: int
 ) -> None:
@@ -150,22 +164,22 @@ def test_adamw_leads_to_the_same_adapter(
     assert np.mean(np.abs(away) > 1e-4) < 1e-3
 
 
-def test_computing_layers_again_changes_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
+def test_computing_layers_again_changes_nothing(begin: Callable[..., Learner], brief: Pack) -> None:
     states = []
     for checkpointing in (True, False):
-        learner = begin("e2b-Brand", checkpointing=checkpointing, dropout=0.1)
-        run(learner.accumulate([batch], TARGETS, 0))
+        learner = begin("e2b-Brand", FEW_ROWS, checkpointing=checkpointing, dropout=0.1)
+        run(learner.accumulate([brief], TARGETS, 0))
         states.append(numbers(run(learner.gradients())))
     for name, pair in states[0].items():
         assert all(np.array_equal(a, b) for a, b in zip(pair, states[1][name], strict=True)), name
 
 
-def test_packing_changes_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
+def test_packing_changes_nothing(begin: Callable[..., Learner], brief: Pack) -> None:
     """Together in a pass, one behind the other in the other order, and each in a pass of its own."""
-    learner = begin("e2b-Brand")
-    alone = [Pack((example,)) for example in batch]
+    learner = begin("e2b-Brand", FEW_ROWS)
+    alone = [Pack((example,)) for example in brief]
     results = []
-    for packs in ([batch], [Pack(reversed(batch))], [alone[0]], [alone[1]]):
+    for packs in ([brief], [Pack(reversed(brief))], [alone[0]], [alone[1]]):
         loss = run(learner.accumulate(packs, TARGETS, 0))
         results.append((loss, numbers(run(learner.gradients()))))
         learner.forget()
@@ -179,11 +193,11 @@ def test_packing_changes_nothing(begin: Callable[..., Learner], batch: Pack) -> 
             assert np.linalg.norm(sum(part[name][i] for _, part in parts) - expected) <= limit
 
 
-def test_a_run_that_is_taken_up_again_goes_on_as_it_would_have(begin: Callable[..., Learner], batch: Pack) -> None:
-    first, second = begin("e2b-Brand", dropout=0.2), begin("e2b-Brand", dropout=0.2)
+def test_a_run_that_is_taken_up_again_goes_on_as_it_would_have(begin: Callable[..., Learner], brief: Pack) -> None:
+    first, second = begin("e2b-Brand", FEW_ROWS, dropout=0.2), begin("e2b-Brand", FEW_ROWS, dropout=0.2)
 
     def step(learner: Learner, number: int) -> float:
-        loss = run(learner.accumulate([batch], TARGETS, number))
+        loss = run(learner.accumulate([brief], TARGETS, number))
         run(learner.update(1e-3, number))
         return loss
 
@@ -195,12 +209,12 @@ def test_a_run_that_is_taken_up_again_goes_on_as_it_would_have(begin: Callable[.
     assert run(first.state()) == run(second.state())
 
 
-def test_dropout_is_only_in_training_and_another_in_every_step(begin: Callable[..., Learner], batch: Pack) -> None:
-    plain, dropping = begin("e2b-Brand"), begin("e2b-Brand", dropout=0.5)
-    losses = {run(dropping.accumulate([batch], TARGETS, step)) for step in (0, 0, 1)}
+def test_dropout_is_only_in_training_and_another_in_every_step(begin: Callable[..., Learner], brief: Pack) -> None:
+    plain, dropping = begin("e2b-Brand", FEW_ROWS), begin("e2b-Brand", FEW_ROWS, dropout=0.5)
+    losses = {run(dropping.accumulate([brief], TARGETS, step)) for step in (0, 0, 1)}
     assert len(losses) == 2
-    assert run(dropping.evaluate([batch])) == run(plain.evaluate([batch]))
-    assert run(plain.evaluate([batch]))[0] not in losses
+    assert run(dropping.evaluate([brief])) == run(plain.evaluate([brief]))
+    assert run(plain.evaluate([brief]))[0] not in losses
 
 
 def test_gradients_that_are_not_finite_move_nothing(begin: Callable[..., Learner], batch: Pack) -> None:
@@ -222,10 +236,10 @@ def test_settings_that_are_whole_numbers_count_as_such(begin: Callable[..., Lear
 
 
 def test_an_update_is_recorded_once(
-    begin: Callable[..., Learner], batch: Pack, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Learner], brief: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner, made = begin("e2b-Brand"), 0
-    run(learner.accumulate([batch], TARGETS, 0))
+    learner, made = begin("e2b-Brand", FEW_ROWS), 0
+    run(learner.accumulate([brief], TARGETS, 0))
     run(learner.update(1e-3, 0))
     program = learner.device.program
 
@@ -236,6 +250,6 @@ def test_an_update_is_recorded_once(
 
     monkeypatch.setattr(learner.device, "program", counted)
     before = run(learner.state())
-    run(learner.accumulate([batch], TARGETS, 1))
+    run(learner.accumulate([brief], TARGETS, 1))
     run(learner.update(2e-3, 1))
     assert made == 0 and run(learner.state()) != before
