@@ -148,7 +148,7 @@ def test_experts_without_a_word_which_are_refused(parameters: list[str] | None) 
         ("r", 4, "q_proj.lora_A.weight has rank 2, but adapter_config.json says 4."),
         ("rank_pattern", {"q_proj": "2"}, "rank_pattern is '2'; a rank is a whole number"),
         ("alpha_pattern", [1], "rank_pattern or alpha_pattern is not a JSON object."),
-        ("rank_pattern", {"q_(proj": 2}, "the pattern 'q_(proj' is not a regular expression."),
+        ("rank_pattern", {"q_(proj": 2}, "the pattern 'q_(proj' cannot be used: it does not close a group."),
         ("target_parameters", [1], "target_parameters is not a list of names."),
     ],
 )
@@ -156,16 +156,16 @@ def test_a_setting_that_is_not_supported_is_refused_by_name(setting: str, value:
     assert reason in refused(**{setting: value})
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+b", "(.*)*", ".*.*.*.*.*x", "a" * 1000, "(a|aa)+$"])
-def test_a_pattern_that_would_keep_the_matcher_busy_is_refused_at_once(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", [".?" * 60, "(a+)+b", ".*.*.*.*.*x", "(a|aa)+$"])
+def test_no_pattern_keeps_the_matcher_busy(pattern: str) -> None:
     start = time.perf_counter()
-    assert "is too complex." in refused(rank_pattern={pattern: 2})
+    read(rank_pattern={pattern: 2})
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.parametrize("patterns", [{f"q{i}": 2 for i in range(5000)}, {f"q{i}.*.*.*": 2 for i in range(50)}])
-def test_more_patterns_than_modules_are_refused(patterns: dict[str, int]) -> None:
-    assert refused(rank_pattern=patterns) == "rank_pattern or alpha_pattern is too long."
+def test_more_patterns_than_modules_are_refused() -> None:
+    patterns = {f"q{i}": 2 for i in range(5000)}
+    assert refused(rank_pattern=patterns) == "rank_pattern or alpha_pattern has more than 4096 patterns."
 
 
 @pytest.mark.parametrize("setting", ["layers_to_transform", "lora_dropout", "loftq_config", "auto_mapping", "revision"])

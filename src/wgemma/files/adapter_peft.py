@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from wgemma.errors import AdapterError
 from wgemma.files.adapter_names import (
@@ -32,16 +32,14 @@ from wgemma.files.adapter_names import (
 )
 from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
 from wgemma.files.floats import transposed
+from wgemma.files.patterns import Patterns
 from wgemma.files.safetensors import Safetensors, StoredTensor, write_safetensors
 from wgemma.files.writing import replacing
-
-Patterns: TypeAlias = list[tuple[re.Pattern[str], Any]]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG = 4 << 20
 MAX_RANK = 1 << 16
 MAX_PATTERNS = 4096
-MAX_REPEATS = 48  # repetition operators in all patterns together
 PREFIX = "base_model.model."
 
 # What each unsupported setting means. Other settings that start with `use_` are refused, too: unknown variants.
@@ -70,12 +68,26 @@ _COPY = re.compile(r"(?P<module>.+)\.(?:base_layer\.)?weight")
 _INNER = ".base_layer"
 
 
+class _Table:
+    """Values by pattern; the first pattern that matches a path counts."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        if len(values) > MAX_PATTERNS:
+            raise AdapterError(f"rank_pattern or alpha_pattern has more than {MAX_PATTERNS} patterns.")
+        self._patterns = Patterns(list(values))
+        self._values = list(values.values())
+
+    def of(self, path: str, default: Any) -> Any:
+        index = self._patterns.first(path)
+        return default if index is None else self._values[index]
+
+
 @dataclass(frozen=True, slots=True)
 class _Config:
     rank: int
     alpha: float
-    ranks: Patterns
-    alphas: Patterns
+    ranks: _Table
+    alphas: _Table
     root: bool  # rsLoRA
     tied: bool  # an adapter of the embedding also applies to the output
     parameters: tuple[str, ...]
@@ -83,8 +95,8 @@ class _Config:
 
     def of(self, path: str) -> tuple[int, float]:
         """Rank and scale of a module, by PEFT's rule: the first pattern that matches the end of its path."""
-        rank = _whole("rank_pattern", _matching(self.ranks, path, self.rank))
-        alpha = checked_alpha("alpha_pattern", _matching(self.alphas, path, self.alpha))
+        rank = _whole("rank_pattern", self.ranks.of(path, self.rank))
+        alpha = checked_alpha("alpha_pattern", self.alphas.of(path, self.alpha))
         return rank, alpha / (sqrt(rank) if self.root else rank)
 
 
@@ -144,8 +156,8 @@ def _config(data: bytes) -> _Config:
     return _Config(
         rank=_whole("r", fields.get("r", 8)),
         alpha=checked_alpha("lora_alpha", fields.get("lora_alpha", 8)),
-        ranks=_compiled(patterns[0]),
-        alphas=_compiled(patterns[1]),
+        ranks=_Table(patterns[0]),
+        alphas=_Table(patterns[1]),
         root=bool(fields.get("use_rslora")),
         tied=bool(fields.get("ensure_weight_tying")),
         parameters=tuple(parameters),
@@ -157,26 +169,6 @@ def _whole(key: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= MAX_RANK:
         raise AdapterError(f"{key} is {value!r:.40}; a rank is a whole number from 1 to {MAX_RANK}.")
     return value
-
-
-def _compiled(patterns: dict[str, Any]) -> Patterns:
-    """Compiles regular expressions from a file, refusing any that could make matching take very long."""
-    repeats = {pattern: len(re.findall(r"[*+{]", pattern)) for pattern in patterns}
-    if len(patterns) > MAX_PATTERNS or sum(repeats.values()) > MAX_REPEATS:
-        raise AdapterError("rank_pattern or alpha_pattern is too long.")
-    found = []
-    for pattern, value in patterns.items():
-        if len(pattern) > 256 or repeats[pattern] > 3 or re.search(r"\)\s*[*+{]", pattern):
-            raise AdapterError(f"the pattern {pattern[:80]!r} is too complex.")
-        try:
-            found.append((re.compile(rf"(.*\.)?({pattern})$"), value))
-        except (re.error, RecursionError, OverflowError):
-            raise AdapterError(f"the pattern {pattern[:80]!r} is not a regular expression.") from None
-    return found
-
-
-def _matching(patterns: Patterns, path: str, default: Any) -> Any:
-    return next((value for pattern, value in patterns if pattern.match(path)), default)
 
 
 def _halves(tensors: Mapping[str, StoredTensor]) -> dict[str, tuple[str, str]]:
