@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -524,3 +525,12 @@ def test_mutated_files_raise_nothing_else(good: bytes, seed: int, mend: bool) ->
     except MediaError:
         return
     assert len(picture.rgba) == 4 * picture.width * picture.height
+
+
+def test_a_huge_file_is_refused_by_its_first_bytes_or_its_size(tmp_path: Path) -> None:
+    for head, reason in ((b"nonsense", "not a picture wgemma can read"), (GOOD["png"], "the limit is 2048")):
+        path = tmp_path / "huge.png"
+        path.write_bytes(head)
+        os.truncate(path, 100 << 30)
+        with pytest.raises(MediaError, match=reason):
+            read_image(path)

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from gguf_writer import write_gguf
 from range_server import good, send, serve
 from wgemma import Gguf, SourceError
+from wgemma.files import sources
 from wgemma.files.sources import FileSource, HttpSource, MemorySource, Source, open_source
 from wgemma.sync import run
 
@@ -100,12 +103,56 @@ def test_a_device_is_refused(device: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/uevent_seqnum").exists(), reason="needs sysfs")
-def test_a_file_that_cannot_be_mapped_is_refused_in_a_sentence() -> None:
-    with pytest.raises(SourceError, match="cannot be mapped into memory"):
-        open_source("/sys/kernel/uevent_seqnum")
+def test_a_file_with_fewer_bytes_than_the_system_says_is_refused() -> None:
+    source = open_source("/sys/kernel/uevent_seqnum")
+    with pytest.raises(SourceError, match="shorter than before"):
+        read(source, 0, source.size)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "n" * 5000, "http:/x", "//[x"])
+@pytest.mark.parametrize("own_position", [True, False])
+def test_a_file_that_shrinks_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_position: bool) -> None:
+    if not own_position:
+        monkeypatch.setattr(sources, "_read_into", sources._seek_and_read)
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    source = FileSource(path)
+    os.truncate(path, 5000)
+    assert read(source, 4000, 1000) == DATA[4000:5000]
+    with pytest.raises(SourceError, match=r"data is shorter than before: it changed while in use\. Load it again\.$"):
+        read(source, 4500, 1000)
+
+
+def test_a_model_whose_file_shrinks_fails_with_a_sentence(tmp_path: Path) -> None:
+    """In a process of its own: with a mapped file it would die of SIGBUS."""
+    script = """if True:
+        import os, shutil, sys, wgemma
+        from wgemma.embedded import embedded_model
+        shutil.copy(embedded_model(), sys.argv[1])
+        model = wgemma.load(sys.argv[1], device="reference")
+        os.truncate(sys.argv[1], 1 << 20)
+        try:
+            list(model.generate("a", max_tokens=1))
+        except wgemma.SourceError as error:
+            sys.exit(str(error))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m.gguf")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "m.gguf is shorter than before" in done.stderr
+
+
+def test_a_file_nobody_closes_is_closed_with_its_source(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    source = FileSource(path)
+    handle = source._handle
+    del source
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "n" * 5000, "http:/x", "//[x"])
 def test_a_name_no_file_can_have_is_refused_in_a_sentence(name: str) -> None:
     with pytest.raises(SourceError):
         open_source(name)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 100_000_000  # at 8 to 20 bytes each while decoding
 MAX_BYTES = 256 << 20
+MAX_FILE = 2 << 30  # of any kind, sounds included
+_HEAD = 4096
 
 # Anything that names or holds the bytes of a file.
 FileLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
@@ -123,7 +125,7 @@ def contents(
         raise MediaError(f"a {type(source).__name__} is not a {kind}. Pass a path, a file's bytes, or an array.")
     if not isinstance(source, str):
         path = os.fsdecode(source)
-        return path, _file(path)
+        return path, _file(path, recognise)
     if not source.strip():
         raise MediaError(f"the text given for a {kind} is empty. Pass a path, or the file in base64.")
     if source[:5].lower() == "data:":
@@ -133,7 +135,7 @@ def contents(
             f"{_shown(source)}: wgemma does not fetch a {kind} from the web. Download it and pass its path."
         )
     if _exists(source):
-        return source, _file(source)
+        return source, _file(source, recognise)
     try:
         data = from_base64(source, kind)
     except MediaError:
@@ -168,13 +170,18 @@ def _exists(text: str) -> bool:
         return False
 
 
-def _file(name: str) -> bytes | memoryview:
-    """The file's bytes, mapped rather than read, so refusing a file by its header costs nothing."""
+def _file(name: str, recognise: Callable[[bytes | memoryview], str | None]) -> bytes | memoryview:
+    """The file's bytes; only the first of them if these are not the right kind, so refusing a file costs nothing."""
     try:
         path = Path(name).expanduser()
         if path.is_dir():
             raise MediaError(f"{name} is a folder; name a file in it.")
         source = FileSource(path)
+        head = run(source.read(0, min(source.size, _HEAD)))
+        if recognise(head) is None:
+            return head
+        if source.size > MAX_FILE:
+            raise MediaError(f"{name} has {source.size >> 20} MiB; the limit is {MAX_FILE >> 20}.")
         return run(source.read(0, source.size))
     except (SourceError, OSError, RuntimeError, ValueError) as error:
         raise MediaError(str(error)) from None

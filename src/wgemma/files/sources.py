@@ -10,10 +10,12 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import finalize
 
 from wgemma.errors import SourceError
+from wgemma.files.paths import user_path
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -34,7 +36,7 @@ class Source(Protocol):
         ...
 
     async def piece(self, offset: int, length: int) -> Any:
-        """The same, in a form the device's `write` takes."""
+        """The same, in a form the device's `write` takes; valid until the next piece."""
         ...
 
     async def rows(self, offsets: Sequence[int], length: int) -> Any:
@@ -64,7 +66,7 @@ def open_source(target: "Source | bytes | str | os.PathLike[str]") -> Source:
     if isinstance(target, str) and is_url(target):
         return HttpSource(target)
     if isinstance(target, str | os.PathLike):
-        return FileSource(Path(target))
+        return FileSource(target)
     return target
 
 
@@ -115,11 +117,13 @@ class MemorySource(NativeSource):
 
 
 class FileSource(NativeSource):
-    """A memory-mapped regular file: a span costs no copy. Devices, pipes and folders are refused."""
+    """A regular file. Every read is a copy: a file that shrinks under a memory map would kill the process. Devices,
+    pipes and folders are refused."""
 
-    def __init__(self, path: Path) -> None:
-        import mmap
+    first_read = 16 << 20  # a real model's header takes nearly all of it
 
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        path = user_path(path)
         self.name = str(path)
         # Without O_NONBLOCK, opening a pipe that nobody writes to would block forever.
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -127,30 +131,65 @@ class FileSource(NativeSource):
             handle = os.open(path, flags)
         except FileNotFoundError:
             raise SourceError(f"{path}: no such file.") from None
-        except (OSError, ValueError) as error:
-            raise SourceError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(f"{path} is not a regular file.")
-            self.size = status.st_size
-            self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if self.size else None
-        except (OSError, ValueError) as error:
-            raise SourceError(f"{path} cannot be mapped into memory: {error}.") from None
-        finally:
-            os.close(handle)
-        self.first_read = self.size
-        self._view = memoryview(self._map) if self._map is not None else memoryview(b"")
+        except OSError as error:
+            raise SourceError(f"{path} cannot be opened: {error.strerror or error}.") from None
+        self._handle = handle
+        self._close = finalize(self, os.close, handle)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            self._close()
+            raise SourceError(f"{path} is not a regular file.")
+        self.size = status.st_size
+        self._room = bytearray()  # for pieces
 
     async def read(self, offset: int, length: int) -> Buffer:
         check_span(self, offset, length)
-        return self._view[offset : offset + length]
+        try:
+            data = bytearray(length)
+        except MemoryError:
+            raise SourceError(f"{self.name}: there is no memory for {length} bytes of it.") from None
+        return self._fill(memoryview(data), offset)
+
+    async def piece(self, offset: int, length: int) -> Buffer:
+        check_span(self, offset, length)
+        if len(self._room) < length:  # fresh memory would take longer than reading
+            self._room = bytearray(length)
+        return self._fill(memoryview(self._room)[:length], offset)
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Frees the room for earlier pieces."""
+        self._room = bytearray()
+
+    def _fill(self, view: memoryview, offset: int) -> memoryview:
+        done = 0
+        try:
+            while done < len(view) and (count := _read_into(self._handle, view[done:], offset + done)):
+                done += count
+        except OSError as error:
+            raise SourceError(f"{self.name} cannot be read: {error.strerror or error}.") from None
+        if done < len(view):
+            raise SourceError(f"{self.name} is shorter than before: it changed while in use. Load it again.")
+        return view.toreadonly()
 
     def close(self) -> None:
-        """Releases the map; spans still held by a reader keep their pages alive."""
-        self._view = memoryview(b"")
-        self._map = None
+        self._close()
         self.size = 0
+
+
+def _seek_and_read(handle: int, view: memoryview, offset: int) -> int:
+    with _seeking:
+        os.lseek(handle, offset, os.SEEK_SET)
+        data = os.read(handle, len(view))
+    view[: len(data)] = data
+    return len(data)
+
+
+def _read_at(handle: int, view: memoryview, offset: int) -> int:
+    return os.preadv(handle, [view], offset)
+
+
+_seeking = Lock()
+_read_into = _read_at if hasattr(os, "preadv") else _seek_and_read
 
 
 class HttpSource(NativeSource):

@@ -1,7 +1,7 @@
 """Streams tensors from the file to the GPU in pieces, where a kernel repacks them.
 
 A `Matrix` is one or more tensors of one type, with rows in the order the matmuls need, split by rows into parts that
-fit a binding. The Python heap never holds more than one piece, and with a memory-mapped file not even that.
+fit a binding. The Python heap never holds more than one piece.
 """
 
 import math
