@@ -16,6 +16,7 @@ import pytest
 
 from wgemma.errors import GgufError, SourceError
 from wgemma.files import download as module
+from wgemma.files import web
 from wgemma.files.download import cache_folder, download
 from wgemma.files.sources import HttpSource
 
@@ -254,6 +255,24 @@ def test_an_interrupt_leaves_the_part_and_no_lock(server: Server, tmp_path: Path
     assert files(tmp_path) == [".part", ".part.json"]
 
 
+def test_a_server_that_drips_is_given_up_and_the_next_run_goes_on(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def stall(nbytes: int) -> None:
+            server.cut = 1  # from now on a byte per request
+            patch.setattr(web, "WINDOW", 0.05)
+            patch.setattr(web, "SLOWEST", 1 << 30)
+
+        with pytest.raises(SourceError, match=r"too slow: .* a download resumes where it stopped\.$"):
+            download(server.url + "/m.gguf", folder=tmp_path, progress=stall)
+    assert files(tmp_path) == [".part", ".part.json"]
+    server.cut, server.served = None, []
+    assert download(server.url + "/m.gguf", folder=tmp_path).read_bytes() == DATA
+    assert min(start for start, _ in server.served) == PIECE
+
+
 # Digests
 
 
@@ -443,7 +462,32 @@ def test_a_stale_lock_is_broken(server: Server, tmp_path: Path, owner: str) -> N
     assert files(tmp_path) == ["", ".json"]
 
 
+def test_a_redirect_to_nowhere_is_refused(server: Server, tmp_path: Path) -> None:
+    server.redirect = {"Location": "http://[bad"}
+    with pytest.raises(SourceError, match="redirects to something that is not a web address"):
+        download(server.url + "/m.gguf", folder=tmp_path)
+
+
 # Names
+
+
+def test_a_password_is_in_no_file_and_no_message(server: Server, tmp_path: Path) -> None:
+    secret = server.url.replace("http://", "http://me:secret@")
+    server.limit = 35_000
+    with pytest.raises(SourceError, match="503") as caught:
+        download(secret + "/m.gguf", folder=tmp_path)
+    assert "secret" not in str(caught.value)
+    assert not [path for path in tmp_path.iterdir() if b"secret" in path.read_bytes() or "secret" in path.name]
+    server.limit = None
+    assert download(secret + "/m.gguf", folder=tmp_path) == download(server.url + "/m.gguf", folder=tmp_path)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@h/#sha256=1", "http://me:secret@[", "http://me:secret@h/\ud800"])
+def test_a_password_is_in_no_complaint_about_the_url(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        download(url, folder=tmp_path)
+    assert "secret" not in str(caught.value)
+    str(caught.value).encode()
 
 
 @pytest.mark.parametrize(

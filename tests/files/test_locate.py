@@ -95,3 +95,15 @@ def test_a_broken_model_of_the_store_is_not_mistaken_for_a_file() -> None:
     with pytest.raises(StoreError) as caught:
         locate("gemma4:hostile")
     assert caught.value.reason == "invalid_digest"
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@host/m.bin", "ftp://me:secret@host/m.gguf", "https://me:secret@[x"])
+def test_a_password_is_in_no_complaint(url: str) -> None:
+    with pytest.raises(Error) as caught:
+        locate(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_model_is_called_by_its_url_without_the_password() -> None:
+    found = locate("http://me:secret@host/m.gguf")
+    assert (found.name, found.model) == ("http://host/m.gguf", "http://me:secret@host/m.gguf")

@@ -4,16 +4,18 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from gguf_writer import write_gguf
-from range_server import good, send, serve
+from range_server import Answer, good, send, serve
 from wgemma import Gguf, SourceError
-from wgemma.files import sources
+from wgemma.files import sources, web
 from wgemma.files.sources import FileSource, HttpSource, MemorySource, Source, open_source
 from wgemma.sync import run
 
@@ -352,3 +354,235 @@ def test_a_url_that_is_none_is_refused_in_a_sentence(url: str) -> None:
 def test_only_the_web_is_a_url() -> None:
     with pytest.raises(SourceError, match="only http and https are supported"):
         HttpSource("file:///etc/passwd")
+
+
+def test_what_a_url_holds_besides_its_address_goes_to_its_server_only() -> None:
+    logins = []
+
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        logins.append(request.headers["Authorization"])
+        send(request, start, DATA[start:stop], len(DATA))
+
+    with serve(answer) as url:
+        source = HttpSource(url.replace("http://", "http://me:top%20secret@"))
+        assert read(source, 0, 10) == DATA[:10]
+    assert logins == ["Basic bWU6dG9wIHNlY3JldA=="] * 2
+    assert source.name == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:secret@127.0.0.1:1/m.gguf",
+        "http://me:secret@[/m.gguf",
+        "http://me:secret@127.0.0.1:bad/m.gguf",
+        "http://me:secret@127.0.0.1:0/m.gguf",
+        f"http://me:secret@{'a' * 70}.example/m.gguf",
+        "http://me:secret@127.0.0.1/\n",
+        "http://me:secret@ü\ud800/m.gguf",
+    ],
+)
+def test_a_password_is_in_no_message(url: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_source(url)
+    assert "secret" not in str(caught.value)
+    str(caught.value).encode()
+
+
+# -- slow servers
+
+
+def drip(request: BaseHTTPRequestHandler, data: bytes, clock: list[float]) -> None:
+    """Sends byte after byte, each a minute after the one before, until the other side has had enough."""
+    with suppress(OSError):
+        for byte in data:
+            request.wfile.write(bytes([byte]))
+            request.wfile.flush()
+            clock[0] += 60
+            request.connection.settimeout(0.05)
+            with suppress(TimeoutError):
+                if not request.connection.recv(1):
+                    break
+    request.close_connection = True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time as a pace sees it."""
+    now = [0.0]
+    monkeypatch.setattr("wgemma.files.web.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("where", ["status", "headers", "body", "chunks"])
+def test_a_server_that_drips_is_given_up(where: str, clock: list[float]) -> None:
+    requests = count()
+
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        if next(requests) == 0:
+            return send(request, start, DATA[start:stop], len(DATA))
+        head = f"HTTP/1.1 206 x\r\nContent-Range: bytes {start}-{stop - 1}/{len(DATA)}\r\n"
+        sent = {
+            "status": "",
+            "headers": head + "X: ",
+            "body": head + "\r\n",
+            "chunks": head + "Transfer-Encoding: chunked\r\n\r\n",
+        }[where]
+        request.wfile.write(sent.encode())
+        return drip(request, b"0" * 1000, clock)
+
+    with serve(answer) as url:
+        source = HttpSource(url)
+        with pytest.raises(SourceError, match=r"too slow: \d+ bytes in \d+ seconds\. Try again later"):
+            read(source, 0, 5000)
+
+
+def test_a_server_that_sends_a_byte_per_request_is_given_up(clock: list[float]) -> None:
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        clock[0] += 20
+        send(request, start, DATA[start:stop], len(DATA), sent=1)
+
+    with serve(answer) as url:
+        source = HttpSource(url)
+        with pytest.raises(SourceError, match="too slow"):
+            read(source, 0, 5000)
+
+
+def test_a_slow_server_that_keeps_the_pace_is_read(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    monkeypatch.setattr(web, "SLOWEST", 1)
+
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        clock[0] += 100
+        send(request, start, DATA[start:stop], len(DATA), sent=1000)
+
+    with serve(answer) as url:
+        assert read(HttpSource(url), 0, len(DATA)) == DATA
+
+
+# -- redirects and malformed answers
+
+
+def redirect(place: str) -> Answer:
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        if request.path != "/model.gguf":
+            return send(request, start, DATA[start:stop], len(DATA))
+        request.send_response(302)
+        request.send_header("Location", place)
+        return request.end_headers()
+
+    return answer
+
+
+@pytest.mark.parametrize("place", ["/storage", "storage?a=b", "//127.0.0.1:PORT/storage", "/speicher ü", "/x#y"])
+def test_a_redirect_on_the_same_machine_is_followed(place: str) -> None:
+    target = [place]
+    with serve(lambda *request: redirect(target[0])(*request)) as url:
+        target[0] = place.replace("PORT", str(urlsplit(url).port))
+        assert read(open_source(url), 10, 10) == DATA[10:20]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://[bad", "http://[::1", "file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x",
+        "http://127.0.0.1:99999/x", "http://127.0.0.1:0/x", "javascript:1", f"http://{'a' * 70}.example/",
+    ],
+)  # fmt: skip
+def test_a_redirect_to_something_else_than_the_web_is_refused(place: str) -> None:
+    with serve(redirect(place)) as url, pytest.raises(SourceError, match="redirects to something"):
+        open_source(url)
+
+
+def test_a_redirect_in_a_circle_is_given_up() -> None:
+    with serve(redirect("/model.gguf")) as url, pytest.raises(SourceError, match="redirects more than 10 times"):
+        open_source(url)
+
+
+@pytest.mark.parametrize("place", ["http://localhost:1/x", "http://10.0.0.1/x", "http://[::ffff:127.0.0.1]/x"])
+def test_a_redirect_from_the_internet_into_the_own_network_is_refused(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = web.nearness
+    monkeypatch.setattr(web, "nearness", lambda host: 0 if host == "127.0.0.1" else real(host))
+    with serve(redirect(place)) as url, pytest.raises(SourceError, match="an address in your own network"):
+        open_source(url)
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [
+        ("93.184.216.34", 0),
+        ("2606:2800:220:1:248:1893:25c8:1946", 0),
+        ("10.1.2.3", 1),
+        ("172.16.0.1", 1),
+        ("192.168.0.1", 1),
+        ("100.64.0.1", 1),
+        ("fd00::1", 1),
+        ("127.0.0.1", 2),
+        ("127.1", 2),
+        ("0x7f000001", 2),
+        ("localhost", 2),
+        ("0.0.0.0", 2),
+        ("::", 2),
+        ("::1", 2),
+        ("169.254.169.254", 2),
+        ("fe80::1", 2),
+        ("::ffff:127.0.0.1", 2),
+        ("::ffff:10.0.0.1", 1),
+    ],
+)
+def test_how_near_a_host_is(host: str, near: int) -> None:
+    assert web.nearness(host) == near
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 99999 x\r\n\r\n",
+        b"HTTP/9.9 206 x\r\n\r\n",
+        b"\xff" * 70_000,
+        b"HTTP/1.1 206 x\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 206 x\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 206 x\r\nContent-Range: bytes 0-0/\xff\r\n\r\n",
+        b"HTTP/1.1 206 x\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 206 x\r\nContent-Length: 9x\r\n\r\n",
+        b"HTTP/1.1 302 x\r\nLocation: \xff\xfe://\x80\r\n\r\n",
+        b"HTTP/1.1 302 x\r\n\r\n",
+        b"HTTP/1.1 404 \x1b[31mred\r\n\r\n",
+        b"HTTP/1.1 299 x\r\n\r\n",
+    ],
+)
+def test_a_malformed_answer_is_refused_in_a_sentence(reply: bytes) -> None:
+    with serve(raw(reply)) as url, pytest.raises(SourceError) as caught:
+        open_source(url)
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 300
+
+
+def raw(reply: bytes) -> Answer:
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        request.wfile.write(reply)
+        request.close_connection = True
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "body", [b"zz\r\nab", b"-5\r\nab", b"f" * 70_000, b"5", b"5\r\nabc", b"0\r\n\r\n", b"1" * 5000 + b"\r\nab"]
+)
+def test_malformed_chunks_are_given_up(body: bytes, naps: list[float]) -> None:
+    requests = count()
+
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        if next(requests) == 0:
+            return send(request, start, DATA[start:stop], len(DATA))
+        span = f"bytes {start}-{stop - 1}/{len(DATA)}"
+        head = f"HTTP/1.1 206 x\r\nContent-Range: {span}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return raw(head.encode() + (body if start == 0 else b""))(request, start, stop)
+
+    with serve(answer) as url:
+        source = HttpSource(url, attempts=2)
+        with pytest.raises(SourceError, match="no data after 2 tries"):
+            read(source, 0, 5000)

@@ -53,7 +53,7 @@ class Opened:
 
 
 def _short(files: ModelFiles) -> str:
-    return files.name if files.stored else Path(files.model).name
+    return files.name if files.stored else Path(files.name).name
 
 
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:

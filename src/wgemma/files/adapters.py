@@ -9,6 +9,7 @@ from wgemma.files.adapter_pairs import AdapterFile, Pair, check_fits
 from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, read_peft, write_peft
 from wgemma.files.gguf import Gguf
 from wgemma.files.sources import Source, is_url
+from wgemma.files.web import without_password
 from wgemma.sync import run
 
 __all__ = [
@@ -48,7 +49,7 @@ async def aread_adapter(target: Any, name: str | None = None) -> AdapterFile:
         finally:
             gguf.close()
     except (AdapterError, GgufError, SourceError) as error:
-        shown = str(path or target)
+        shown = without_password(str(path or target))
         raise AdapterError(str(error) if str(error).startswith(shown) else f"{shown}: {error}") from None
 
 
@@ -60,7 +61,7 @@ async def _read_pair(config: Source, weights: Source, name: str) -> AdapterFile:
 
 def _last(target: Any) -> str:
     """A name from a URL or from a source's name."""
-    text = str(getattr(target, "name", target)).partition("?")[0].partition("#")[0]
+    text = without_password(str(getattr(target, "name", target))).partition("?")[0].partition("#")[0]
     return text.rpartition("/")[2].removesuffix(".gguf")
 
 

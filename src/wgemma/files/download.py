@@ -23,16 +23,14 @@ from pathlib import Path
 from platform import node
 from stat import S_ISREG
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from wgemma.errors import GgufError, SourceError
 from wgemma.files.gguf import MAGIC
 from wgemma.files.sources import Buffer, HttpSource
+from wgemma.files.web import Pace, request_span, without_password
 from wgemma.sync import run
-
-if TYPE_CHECKING:
-    from http.client import HTTPMessage
 
 PIECE = 8 << 20
 LONGEST_STEM = 100
@@ -74,7 +72,7 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
         return entry.file
     try:
         entry.file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(entry.beside(".lock"), address):
+        with _locked(entry.beside(".lock"), without_password(address)):
             if not entry.is_whole(wanted):  # another process may have finished it a moment ago
                 _fetch(address, wanted, entry, progress)
     except OSError as error:
@@ -123,21 +121,24 @@ class _Entry:
 
 def _parse(url: str) -> tuple[str, set[str]]:
     """The address to request, in ASCII and without fragment, and the digests the URL demands."""
+    name = without_password(url)
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise SourceError(f"{url} is not a valid URL: {error}.") from None
+        path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
+        address = parts._replace(path=path, query=query, fragment="").geturl()
+        address.encode()
+    except ValueError:
+        raise SourceError(f"{name!r:.200} is not a valid URL.") from None
     demanded = [digest.lower() for digest in parse_qs(parts.fragment, keep_blank_values=True).get("sha256", [])]
     if not all(_SHA256.fullmatch(digest) for digest in demanded):
-        raise SourceError(f"{url}: #sha256= must be followed by 64 hexadecimal digits.")
+        raise SourceError(f"{name}: #sha256= must be followed by 64 hexadecimal digits.")
     hints = [digest.lower() for digest in parse_qs(parts.query).get("sha256", [])]
-    wanted = {*demanded, *(digest for digest in hints if _SHA256.fullmatch(digest))}
-    path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
-    return parts._replace(path=path, query=query, fragment="").geturl(), wanted
+    return address, {*demanded, *(digest for digest in hints if _SHA256.fullmatch(digest))}
 
 
 def _file_name(address: str) -> str:
     """A file name for the address: host and path make it readable, a hash makes it unique; never a path itself."""
+    address = without_password(address)
     parts = urlsplit(address)
     stem = _UNSAFE.sub("-", f"{parts.hostname or ''}{parts.path}").removesuffix(".gguf")
     stem = re.sub(r"\.{2,}", ".", stem)[-LONGEST_STEM:].strip("-.")
@@ -148,10 +149,10 @@ def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[in
     """Downloads the file into the cache; an interrupted download stays as a part for the next run."""
     source = HttpSource(address, timeout=TIMEOUT)
     if bytes(run(source.read(0, min(len(MAGIC), source.size)))) != MAGIC:
-        raise GgufError(f"{address}: at byte 0: this is not a GGUF file (it does not start with 'GGUF').")
+        raise GgufError(f"{source.name}: at byte 0: this is not a GGUF file (it does not start with 'GGUF').")
     expected = wanted | _announced(address)
     if len(expected) > 1:
-        raise SourceError(f"{address}: the URL's digest and the server's differ: {', '.join(sorted(expected))}.")
+        raise SourceError(f"{source.name}: the URL's digest and the server's differ: {', '.join(sorted(expected))}.")
 
     origin = {"size": source.size, "validator": source.validator}
     have = _size(entry.part) or 0
@@ -159,13 +160,13 @@ def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[in
     if not (recognisable and have <= source.size and _read_json(entry.part_record) == origin):
         entry.drop_part()
         have = 0
-    _check_space(address, entry.file.parent, source.size, have)
+    _check_space(source.name, entry.file.parent, source.size, have)
     _write_json(entry.part_record, origin)
     digest = _fill(source, entry.part, progress)
     if expected and digest not in expected:
         entry.drop_part()
         raise SourceError(
-            f"{address}: the download is damaged or a different file: its bytes hash to {digest}, "
+            f"{source.name}: the download is damaged or a different file: its bytes hash to {digest}, "
             f"but {expected.pop()} was expected. It was removed; try again."
         )
     entry.finish(source.size, digest)
@@ -204,11 +205,11 @@ def _write(file: IO[bytes], data: Buffer, part: Path) -> None:
         ) from None
 
 
-def _check_space(address: str, folder: Path, size: int, have: int) -> None:
+def _check_space(name: str, folder: Path, size: int, have: int) -> None:
     free = shutil.disk_usage(folder).free
     if size - have > free:
         raise SourceError(
-            f"{address} needs {_megabytes(size - have)} more, but only {_megabytes(free)} are free in {folder}. "
+            f"{name} needs {_megabytes(size - have)} more, but only {_megabytes(free)} are free in {folder}. "
             "Free some space, or download the file to another disk and pass its path."
         )
 
@@ -223,27 +224,16 @@ def _announced(address: str) -> set[str]:
     Model hosts redirect to their storage and put the digest in the redirect's X-Linked-ETag. If there is one, the
     storage's own ETag is ignored: it may be a different hash with just as many digits.
     """
-    from http.client import HTTPException
-    from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-    answers: list[HTTPMessage] = []
-
-    class Redirects(HTTPRedirectHandler):
-        def redirect_request(
-            self, req: Request, fp: IO[bytes], code: int, msg: str, headers: "HTTPMessage", newurl: str
-        ) -> Request | None:
-            answers.append(headers)
-            return super().redirect_request(req, fp, code, msg, headers, newurl)
-
+    name = without_password(address)
     try:
-        request = Request(address, headers={"Range": "bytes=0-0", "Accept-Encoding": "identity"})
-        with build_opener(Redirects).open(request, timeout=TIMEOUT) as response:
-            answers.append(response.headers)
-    except (OSError, HTTPException) as error:
-        raise SourceError(f"{address} cannot be reached: {error}.") from None
-    linked = [answer["X-Linked-ETag"] for answer in answers if answer["X-Linked-ETag"]]
-    tags = linked[:1] or [answers[-1]["ETag"] or ""]
-    return {digest for tag in tags if _SHA256.fullmatch(digest := tag.strip('"').lower())}
+        answer = request_span(address, 0, 1, Pace(name), TIMEOUT)
+    except ConnectionError as error:
+        raise SourceError(f"{name} cannot be reached: {error}.") from None
+    answer.response.close()
+    linked = [tag for headers in answer.redirects if (tag := headers["X-Linked-ETag"])]
+    tags = [*linked, answer.response.headers["X-Linked-ETag"], answer.response.headers["ETag"]]
+    tag = next(filter(None, tags), "")
+    return {digest} if _SHA256.fullmatch(digest := tag.strip('"').lower()) else set()
 
 
 @contextmanager

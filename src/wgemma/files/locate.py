@@ -8,6 +8,7 @@ from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.ollama import Store, StoredModel
 from wgemma.files.sources import is_url
+from wgemma.files.web import without_password
 
 # Gemma 4's own generation settings; the params layer of a stored model overrides them.
 DEFAULT_PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
@@ -36,11 +37,12 @@ def locate(target: str | Path | None) -> ModelFiles:
         return _embedded()
     text = str(target)
     if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
-        return ModelFiles(text, text)
+        return ModelFiles(without_password(text), text)
     path = _file(text)
     if isinstance(target, Path) or text.lower().endswith(".gguf"):
         if path is None:
-            raise SourceError(f"{text}: no such file. `wgemma list` shows the models in the Ollama store.")
+            shown = without_password(text)
+            raise SourceError(f"{shown}: no such file. `wgemma list` shows the models in the Ollama store.")
         return ModelFiles(text, path)
     try:
         stored = Store.find().model(text)
@@ -48,7 +50,7 @@ def locate(target: str | Path | None) -> ModelFiles:
         if error.reason in ("invalid_name", "not_found") and path is not None:
             return ModelFiles(text, path)
         if error.reason == "invalid_name" and is_url(text):
-            raise SourceError(f"{text}: a model's URL must end in .gguf.") from None
+            raise SourceError(f"{without_password(text)}: a model's URL must end in .gguf.") from None
         if error.reason == "invalid_name" and _is_folder(text):
             raise SourceError(f"{text} is a folder; name the .gguf file in it.") from None
         raise

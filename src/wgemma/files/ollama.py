@@ -18,6 +18,7 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.gguf import Gguf
+from wgemma.files.web import without_password
 
 DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
@@ -68,7 +69,7 @@ class Name:
 
 
 def _bad_name(text: str) -> StoreError:
-    reason = f"{text!r} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
+    reason = f"{without_password(text)!r:.200} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
     return StoreError(reason, "invalid_name")
 
 

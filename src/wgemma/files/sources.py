@@ -16,6 +16,7 @@ from weakref import finalize
 
 from wgemma.errors import SourceError
 from wgemma.files.paths import user_path
+from wgemma.files.web import Pace, request_span, without_password
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -198,14 +199,18 @@ class HttpSource(NativeSource):
     first_read = 1 << 20
 
     def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = 5) -> None:
+        self.name = without_password(url)
         if not is_url(url):
-            raise SourceError(f"{url}: only http and https are supported.")
-        self.name = url
+            raise SourceError(f"{self.name}: only http and https are supported.")
+        self._url = url
         self._timeout = timeout
         self._attempts = attempts
         self.validator: str | None = None
         self.size = 0
-        probe = self._request(0, 1)
+        try:
+            probe = self._request(0, 1, Pace(self.name))
+        except ConnectionError as error:
+            raise SourceError(f"{self.name} cannot be reached: {error}.") from None
         self.size = self._check_range(probe, 0)
         self.validator = probe.headers.get("ETag") or probe.headers.get("Last-Modified")
         probe.close()
@@ -214,10 +219,11 @@ class HttpSource(NativeSource):
         check_span(self, offset, length)
         data = bytearray()
         failures = 0
+        pace = Pace(self.name)
         while len(data) < length:
             had = len(data)
             try:
-                self._append(data, offset + had, length - had)
+                self._append(data, offset + had, length - had, pace)
                 trouble = "the connection dropped"
             except OSError as error:
                 trouble = str(error) or type(error).__name__
@@ -234,11 +240,11 @@ class HttpSource(NativeSource):
     def close(self) -> None:
         """Every request closes its own connection."""
 
-    def _append(self, data: bytearray, offset: int, length: int) -> None:
+    def _append(self, data: bytearray, offset: int, length: int, pace: Pace) -> None:
         """Adds what one request delivers of [offset, offset + length): all of it, or less if the connection drops."""
         from http.client import HTTPException
 
-        response = self._request(offset, length)
+        response = self._request(offset, length, pace)
         with response:
             if self._check_range(response, offset) != self.size:
                 raise SourceError(f"{self.name} changed its size during the download. Start again.")
@@ -249,28 +255,12 @@ class HttpSource(NativeSource):
                 while length > 0 and (piece := response.read1(min(length, 1 << 20))):
                     data += piece
                     length -= len(piece)
-            except HTTPException:
-                return  # dropped inside a chunk: everything before it is good
+                    pace.count(len(piece))
+            except (HTTPException, ValueError):
+                return  # dropped inside a chunk, or a bad one: everything before it is good
 
-    def _request(self, offset: int, length: int) -> "HTTPResponse":
-        from http.client import HTTPException
-        from urllib.error import HTTPError, URLError
-        from urllib.request import Request, urlopen
-
-        span = f"bytes={offset}-{offset + length - 1}"
-        try:
-            request = Request(self.name, headers={"Range": span, "Accept-Encoding": "identity"})
-            response: HTTPResponse = urlopen(request, timeout=self._timeout)
-        except HTTPError as error:
-            raise SourceError(f"{self.name}: the server answered {error.code} {error.reason}.") from None
-        except (OSError, HTTPException) as error:
-            reason = error.reason if isinstance(error, URLError) else error
-            if self.size:
-                raise ConnectionError(reason) from None  # it answered before: worth a retry
-            raise SourceError(f"{self.name} cannot be reached: {reason}.") from None
-        except ValueError as error:
-            raise SourceError(f"{self.name} is not a valid URL: {error}.") from None
-        return response
+    def _request(self, offset: int, length: int, pace: Pace) -> "HTTPResponse":
+        return request_span(self._url, offset, length, pace, self._timeout).response
 
     def _check_range(self, response: "HTTPResponse", offset: int) -> int:
         """The size of the whole file, from a response that must be the requested span."""
@@ -282,7 +272,7 @@ class HttpSource(NativeSource):
             return int(total)
         response.close()
         if response.status == 206:
-            raise SourceError(f"{self.name}: the server sent a different span than requested ({header!r}).")
+            raise SourceError(f"{self.name}: the server sent a different span than requested ({header!r:.80}).")
         raise SourceError(
             f"{self.name}: the server ignores Range requests, so wgemma cannot read parts of the file. "
             "Download the file and pass its path instead."

@@ -1,0 +1,209 @@
+"""Requests to web servers, which are treated as hostile: a slow, lying or malformed answer ends in a sentence.
+
+A redirect stays on http and https, and never leads from the internet into a private network or this machine. A
+password in a URL goes to its own server only; `without_password` is how a URL appears in messages, names and records.
+"""
+
+import io
+import re
+import string
+import time
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+
+from wgemma.errors import SourceError
+
+if TYPE_CHECKING:
+    from http.client import HTTPMessage, HTTPResponse
+    from socket import socket
+
+WINDOW = 180.0  # seconds, longer than the tries of a server that is down
+SLOWEST = 1 << 10  # bytes per second in each window: less is not a download
+MAX_REDIRECTS = 10
+
+_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
+
+
+def without_password(url: str) -> str:
+    """The URL without the user's name and password."""
+    return _PASSWORD.sub(r"\1", url)
+
+
+class Pace:
+    """How fast the bytes of one read arrive, over all its requests."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began = time.monotonic()
+        self._received = 0
+
+    def count(self, nbytes: int) -> None:
+        self._received += nbytes
+
+    def seconds_left(self) -> float:
+        """The seconds left in this window; raises `SourceError` if too little arrived in the last one."""
+        spent = time.monotonic() - self._began
+        if spent >= WINDOW:
+            if self._received < SLOWEST * WINDOW:
+                raise SourceError(
+                    f"{self._name}: the server is too slow: {self._received} bytes in {spent:.0f} seconds. "
+                    "Try again later; a download resumes where it stopped."
+                )
+            self._began += spent
+            self._received, spent = 0, 0.0
+        return WINDOW - spent
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A server's response, and the headers of the redirects that led to it."""
+
+    response: "HTTPResponse"
+    redirects: "list[HTTPMessage]"
+
+
+def request_span(url: str, offset: int, length: int, pace: Pace, timeout: float) -> Answer:
+    """Asks for a span of a file. Raises `ConnectionError` for what may be better next time, otherwise `SourceError`."""
+    from http.client import responses
+
+    name = without_password(url)
+    redirects: list[HTTPMessage] = []
+    while len(redirects) <= MAX_REDIRECTS:
+        response = _response(url, name, {"Range": f"bytes={offset}-{offset + length - 1}"}, pace, timeout)
+        if response.status in (200, 206):
+            return Answer(response, redirects)
+        response.close()
+        place = response.headers.get("Location")
+        if response.status not in (301, 302, 303, 307, 308) or place is None:
+            raise SourceError(
+                f"{name}: the server answered {response.status} {responses.get(response.status, '')}".rstrip() + "."
+            )
+        redirects.append(response.headers)
+        url = _redirected(name, url, place)
+    raise SourceError(f"{name}: the server redirects more than {MAX_REDIRECTS} times.")
+
+
+def _response(url: str, name: str, headers: dict[str, str], pace: Pace, timeout: float) -> "HTTPResponse":
+    from http.client import HTTPException, InvalidURL
+    from urllib.error import URLError
+    from urllib.request import OpenerDirector, ProxyHandler, Request
+
+    parts = _parts(url)
+    if parts is None:
+        raise SourceError(f"{name!r:.200} is not a valid URL.")
+    request = Request(without_password(url), headers={**headers, "Accept-Encoding": "identity"})
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        request.add_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
+    opener = OpenerDirector()
+    for handler in (ProxyHandler(), *_handlers(pace)):
+        opener.add_handler(handler)
+    try:
+        response: HTTPResponse = opener.open(request, timeout=timeout)
+    except OSError as error:
+        raise ConnectionError(str(error.reason if isinstance(error, URLError) else error)) from None
+    except (InvalidURL, ValueError):
+        raise SourceError(f"{name!r:.200} is not a valid URL.") from None
+    except HTTPException:
+        raise ConnectionError("the answer is not valid HTTP") from None
+    return response
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The URL's parts; None if it is no valid http or https URL."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")
+        valid = parts.port != 0 and host and parts.scheme in ("http", "https")  # `port` raises ValueError
+    except ValueError:
+        return None
+    return parts if valid else None
+
+
+def _redirected(name: str, url: str, place: str) -> str:
+    """Where a redirect leads."""
+    try:
+        target = urljoin(url, quote(place, safe=string.punctuation, encoding="latin-1"))
+    except ValueError:
+        target = ""
+    before, after = _parts(url), _parts(target)
+    if before is None or after is None:
+        raise SourceError(f"{name}: the server redirects to something that is not a web address.")
+    if nearness(after.hostname or "") > nearness(before.hostname or ""):
+        raise SourceError(
+            f"{name}: the server redirects to {after.hostname}, which is an address in your own network. "
+            "wgemma does not follow it."
+        )
+    return target
+
+
+def nearness(host: str) -> int:
+    """0 for a host on the internet, 1 for one in a private network, 2 for this machine and its links."""
+    from ipaddress import IPv6Address, ip_address
+    from socket import getaddrinfo
+
+    try:
+        found = {str(address[4][0]).partition("%")[0] for address in getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return 0  # the request will fail all the same
+    nearest = 0
+    for text in found:
+        address = ip_address(text)
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        own = address.is_loopback or address.is_link_local or address.is_unspecified
+        nearest = max(nearest, 2 if own else 0 if address.is_global else 1)
+    return nearest
+
+
+def _handlers(pace: Pace) -> list[Any]:
+    """urllib's handlers for http and https, with responses that keep up the pace."""
+    from functools import partial
+    from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+    from urllib.request import HTTPHandler, HTTPSHandler
+
+    class Paced(HTTPResponse):
+        def __init__(self, sock: "socket", *args: Any, **options: Any) -> None:
+            super().__init__(sock, *args, **options)
+            self.fp = io.BufferedReader(_PacedSocket(self.fp, sock, pace))
+
+    def connection(kind: Any, *args: Any, **options: Any) -> Any:
+        made = kind(*args, **options)
+        made.response_class = Paced
+        return made
+
+    class Http(HTTPHandler):
+        def http_open(self, req: Any) -> Any:
+            return self.do_open(partial(connection, HTTPConnection), req)
+
+    class Https(HTTPSHandler):
+        def https_open(self, req: Any) -> Any:
+            return self.do_open(partial(connection, HTTPSConnection), req)
+
+    return [Http(), Https()]
+
+
+class _PacedSocket(io.RawIOBase):
+    """A socket's bytes. Its timeout counts from byte to byte; the pace holds for all of them, headers included."""
+
+    def __init__(self, file: Any, sock: "socket", pace: Pace) -> None:
+        self._file = file
+        self._raw = file.raw
+        self._sock = sock
+        self._timeout = sock.gettimeout() or WINDOW
+        self._pace = pace
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int | None:
+        self._sock.settimeout(min(self._timeout, self._pace.seconds_left()))
+        count: int | None = self._raw.readinto(target)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
