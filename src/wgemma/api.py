@@ -17,8 +17,8 @@ from wgemma.engine.senses import BUDGET
 from wgemma.engine.stops import StopStrings
 from wgemma.engine.turns import Turns
 from wgemma.errors import SessionError, SettingsError
-from wgemma.files.adapters import AdapterFile, aread_adapter, check_fits
-from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.adapters import AdapterFile, fitting_adapter
+from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
@@ -421,10 +421,3 @@ def prompt_style(files: ModelFiles, gguf: Gguf) -> Literal["small", "large"]:
     if files.prompt_style is not None:
         return "large" if files.prompt_style == "large" else "small"
     return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
-
-
-async def fitting_adapter(tensors: Mapping[str, Tensor], target: Any, name: str | None) -> AdapterFile:
-    """Reads an adapter, unless it already is one, and checks that it fits these tensors."""
-    file = target if isinstance(target, AdapterFile) else await aread_adapter(target, name)
-    check_fits(file, tensors)
-    return file

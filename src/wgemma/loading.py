@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wgemma.api import Model, fitting_adapter
+from wgemma.api import Model
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.opening import Plan, open_engine, plan, table_choices
 from wgemma.engine.options import Options, context_of
 from wgemma.engine.towers import GpuTowers, heard_by
 from wgemma.errors import DeviceError, ModelError
+from wgemma.files.adapters import fitting_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device

@@ -1,7 +1,13 @@
 """Every kind of adapter file gives the same pairs, round-trips, and is refused by models it does not fit."""
 
+import json
+import os
+import struct
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,11 +15,14 @@ from adapter_maker import adapter, difference, largest_error, pair
 from gguf_writer import write_gguf
 from range_server import good, serve
 from wgemma import AdapterError, Gguf
+from wgemma.files.adapter_peft import open_peft
 from wgemma.files.adapters import (
     AdapterFile,
     Pair,
     aread_adapter,
     check_fits,
+    fitting_adapter,
+    open_adapter,
     read_adapter,
     read_peft,
     write_gguf_adapter,
@@ -209,6 +218,8 @@ def test_what_fits_passes() -> None:
         ({"blk__0__attn_q": pair(8, 7)}, "a blk.0.attn_q.weight of shape [8, 7], but the model's is [8, 6]."),
         ({"blk__0__attn_q": pair(6, 8)}, "of shape [6, 8], but the model's is [8, 6]."),
         ({"blk__1__ffn_down_exps": pair(4, 8, experts=2)}, "of shape [4, 8, 2], but the model's is [4, 8, 3]."),
+        ({"blk__0__attn_q": pair(8, 6, rank=9)}, "blk.0.attn_q.weight with rank 9; more than 8 adds nothing."),
+        ({"token_embd": pair(8, 10, rank=9)}, "token_embd.weight with rank 9; more than 8 adds nothing."),
         ({"output": pair(8, 9)}, "a output.weight of shape [8, 9], but the model's is [8, 10]."),
     ],
 )  # fmt: skip
@@ -216,6 +227,90 @@ def test_what_does_not_fit_is_refused_by_name(changed: dict[str, Pair], reason: 
     with pytest.raises(AdapterError) as caught:
         check_fits(adapter(**changed), MODEL)
     assert reason in str(caught.value)
+
+
+def sparse_gguf(path: Path) -> Path:
+    """An adapter of 96 GB that takes no room on the disk."""
+    kinds = {"general.type": "adapter", "general.architecture": "gemma4", "adapter.type": "lora"}
+    a = ("F32", (8, 2), None)
+    b = ("F32", (2, 12 << 30), b"")
+    data = write_gguf(kinds, {"blk.0.attn_q.weight.lora_a": a, "blk.0.attn_q.weight.lora_b": b})
+    path.write_bytes(data)
+    os.truncate(path, len(data) + (96 << 30))
+    return path
+
+
+def sparse_peft(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2}')
+    q = "base_model.model.model.layers.0.self_attn.q_proj"
+    sizes = {"A": [2, 8], "B": [12 << 30, 2]}
+    spans = {"A": [0, 64], "B": [64, 64 + (96 << 30)]}
+    entries = {
+        f"{q}.lora_{half}.weight": {"dtype": "F32", "shape": sizes[half], "data_offsets": spans[half]} for half in "AB"
+    }
+    header = json.dumps(entries).encode()
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + 64 + (96 << 30))
+    return folder
+
+
+@pytest.mark.parametrize("make", [sparse_gguf, sparse_peft])
+def test_a_huge_adapter_of_the_wrong_shape_is_not_read(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    path = make(tmp_path / "huge")
+    assert open_adapter(path).rank == 2
+    tracemalloc.start()
+    try:
+        with pytest.raises(AdapterError, match=r"huge does not fit this model.*\[8, 12884901888\]"):
+            run(fitting_adapter(MODEL, path, None))
+        with pytest.raises(AdapterError, match="huge does not fit this model"):
+            run(fitting_adapter(MODEL, open_adapter(path), None))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_adapter_that_is_open_or_read_fits_like_its_file(tmp_path: Path) -> None:
+    write_gguf_adapter(made(), tmp_path / "x.gguf")
+    for target in (tmp_path / "x.gguf", open_adapter(tmp_path / "x.gguf"), read_adapter(tmp_path / "x.gguf")):
+        assert run(fitting_adapter(MODEL, target, None)).pairs == made().pairs
+
+
+def test_a_file_that_shrinks_before_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    write_gguf_adapter(made(), path)
+    opened = open_adapter(path)
+    os.truncate(path, path.stat().st_size - 64)
+    with pytest.raises(AdapterError, match=r"x\.gguf is shorter than before") as caught:
+        run(opened.read())
+    assert str(caught.value).count("x.gguf") == 1
+
+
+@pytest.mark.parametrize("target", ["a\0b", "x" * 5000, "~nobody-of-that-name/x.gguf", 5, None, "\ud800"])
+def test_what_is_no_path_is_refused_in_a_sentence(target: Any) -> None:
+    with pytest.raises(AdapterError):
+        read_adapter(target)
+    if isinstance(target, str) and "\0" in target:
+        with pytest.raises(AdapterError, match="zero byte"):
+            write_peft(made(), target)
+        with pytest.raises(AdapterError, match="zero byte"):
+            write_gguf_adapter(made(), target)
+
+
+def test_an_adapter_of_many_experts_opens_quickly(tmp_path: Path) -> None:
+    one = {"dtype": "F32", "shape": [1, 1]}
+    entries = {
+        f"model.layers.{layer}.experts.lora_{half}.weight": {**one, "data_offsets": [at, at + 4]}
+        for layer in range(4000)
+        for half, at in (("A", 8 * layer), ("B", 8 * layer + 4))
+    }
+    header = json.dumps(entries).encode()
+    weights = struct.pack("<Q", len(header)) + header + bytes(32_000)
+    settings = {"peft_type": "LORA", "r": 1, "target_parameters": ["experts.down_proj", *map(str, range(100_000))]}
+    began = time.perf_counter()
+    assert len(run(open_peft(json.dumps(settings).encode(), weights, "many")).pairs) == 4000
+    assert time.perf_counter() - began < 4
 
 
 def test_a_pair_knows_its_own_shape() -> None:

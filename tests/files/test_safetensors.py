@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import struct
 from array import array
 from pathlib import Path
@@ -91,7 +92,17 @@ BAD = {
     "one offset": (file({"a": entry(offsets=[16])}), "not a span"),
     "a span the wrong way round": (file({"a": entry(offsets=[16, 0])}), "not a span"),
     "a span beyond the file": (file({"a": entry(offsets=[56, 72])}), "Is the download complete"),
-    "a huge span": (file({"a": entry(shape=[1 << 62], offsets=[0, 1 << 64])}), "Is the download complete"),
+    "a huge span": (file({"a": entry(shape=[1 << 60], offsets=[0, 1 << 62])}), "Is the download complete"),
+    "a span no file has": (file({"a": entry(offsets=[0, 10**400])}), "not a span"),
+    "a number of thousands of digits": (file(b'{"a": ' + b"9" * 5000 + b"}"), "not valid JSON"),
+    "an infinite span": (file({"a": entry(offsets=[0, math.inf])}), "not a span"),
+    "a span that is not a number": (file({"a": entry(offsets=[0, math.nan])}), "not a span"),
+    "a fraction of a span": (file({"a": entry(offsets=[0, 16.0])}), "not a span"),
+    "a shape no file has": (file({"a": entry(shape=[10**400, 1])}), "not a matrix"),
+    "sizes that are lists": (file({"a": entry(shape=[[[4]], 4])}), "not a matrix"),
+    "nested metadata": (file(b'{"__metadata__":' + b"[" * 900 + b"]" * 900 + b"}"), "nests deeper"),
+    "half a character": (file(b'{"\\ud800": {}}'), "not a valid tensor name"),
+    "a terminal's own codes": (file({"\x1b[31m": entry()}), "not a valid tensor name"),
     "a span that is too long": (file({"a": entry(offsets=[0, 20])}), "takes 20 bytes"),
     "an overlap": (file({"a": entry(), "b": entry(offsets=[12, 28])}), "'b' overlaps 'a'"),
 }

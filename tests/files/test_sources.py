@@ -160,6 +160,12 @@ def test_a_name_no_file_can_have_is_refused_in_a_sentence(name: str) -> None:
         open_source(name)
 
 
+@pytest.mark.parametrize("target", [5, None, ["x"], {}])
+def test_what_is_no_source_is_refused_in_a_sentence(target: object) -> None:
+    with pytest.raises(SourceError, match="is not a path"):
+        open_source(target)
+
+
 def test_an_empty_file_has_no_bytes(tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.touch()

@@ -21,9 +21,10 @@ from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan
 from wgemma.engine.options import Options
 from wgemma.errors import DeviceError, SettingsError
-from wgemma.files.adapters import AdapterFile, read_adapter
+from wgemma.files.adapters import OpenAdapter, open_adapter
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
+from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import HttpSource, is_url
 from wgemma.gpu.device import Device
 from wgemma.loading import Loading, open_device, open_files
@@ -62,7 +63,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
     files = locate(path)
     settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
     start = time.perf_counter()
-    adapters = read_adapters(getattr(options, "adapter", None) or ())
+    adapters = open_adapters(getattr(options, "adapter", None) or ())
     device = choose_device(options.device, quiet=quiet)
     with ExitStack() as stack:
         teller = _Teller(stack, adapters, quiet=quiet)
@@ -84,7 +85,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
 class _Teller:
     """Says what is loaded where, and shows a bar where that takes long; `stack` takes the bar down."""
 
-    def __init__(self, stack: ExitStack, adapters: Sequence[tuple[AdapterFile, float]], *, quiet: bool) -> None:
+    def __init__(self, stack: ExitStack, adapters: Sequence[tuple[OpenAdapter, float]], *, quiet: bool) -> None:
         self._stack = stack
         self._adapters = adapters
         self._quiet = quiet
@@ -106,15 +107,15 @@ class _Teller:
             self._bar(amount)
 
 
-def read_adapters(named: Sequence[str]) -> list[tuple[AdapterFile, float]]:
+def open_adapters(named: Sequence[str]) -> list[tuple[OpenAdapter, float]]:
     """The adapters and scales of `--adapter PATH[=SCALE]`."""
-    return [(read_adapter(path), scale) for path, scale in map(split_scale, named)]
+    return [(open_adapter(path), scale) for path, scale in map(split_scale, named)]
 
 
 def split_scale(text: str) -> tuple[str, float]:
     """PATH=SCALE → path and scale. An existing path that contains "=" is taken whole."""
     path, equals, scale = text.rpartition("=")
-    if not equals or Path(text).exists():
+    if not equals or mode(user_path(text)):
         return text, 1.0
     try:
         return path, checked_scale(float(scale))

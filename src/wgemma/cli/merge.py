@@ -18,7 +18,7 @@ from wgemma.cli.output import as_json, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
 from wgemma.errors import AdapterError, Error
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT
-from wgemma.files.adapters import Pair, check_fits, read_adapter
+from wgemma.files.adapters import Pair, fitting_adapter, open_adapter
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import locate
 from wgemma.files.sources import Buffer
@@ -67,14 +67,13 @@ Changes = Mapping[str, Sequence[Change]]
 def merge(options: argparse.Namespace) -> int:
     scale = checked_scale(options.scale)
     files = locate(options.model)
-    wanted = read_adapter(options.adapter)
-    adapters = [(read_adapter(path), 1.0) for path in files.adapters] + [(wanted, scale)]
+    wanted = open_adapter(options.adapter)
+    adapters = [(open_adapter(path), 1.0) for path in files.adapters] + [(wanted, scale)]
     with Gguf.open(files.model) as gguf:
         Config.from_gguf(gguf)
         changes: dict[str, list[Change]] = {}
         for adapter, share in adapters:
-            check_fits(adapter, gguf.tensors)
-            for name, pair in adapter.pairs.items():
+            for name, pair in run(fitting_adapter(gguf.tensors, adapter, None)).pairs.items():
                 changes.setdefault(name, []).append(Change(pair, share * pair.scale))
         total = _check(gguf, changes, options.output, files.model, replace=options.force)
         try:

@@ -13,9 +13,10 @@ from typing import Any
 
 from wgemma.errors import AdapterError
 from wgemma.files.adapter_names import EMBEDDING, check_tensor, is_experts
-from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
+from wgemma.files.adapter_pairs import AdapterFile, OpenAdapter, PairHead, checked_alpha, gathered
 from wgemma.files.floats import float_bytes, floats, scaled, transposed
 from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.paths import user_path
 from wgemma.files.writing import NewTensor, write_gguf
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
@@ -31,13 +32,11 @@ class _Half:
     inner: int
 
 
-async def read_gguf_adapter(gguf: Gguf, name: str) -> AdapterFile:
+def open_gguf_adapter(gguf: Gguf, name: str) -> OpenAdapter:
     alpha = _alpha(gguf.metadata)
-    pairs: dict[str, Pair] = {}
-    for matrix, (a, b) in _halves(gguf).items():
-        pairs[matrix] = await _pair(gguf, matrix, a, b, alpha)
+    pairs = {matrix: _pair(gguf, matrix, a, b, alpha) for matrix, (a, b) in _halves(gguf).items()}
     base = gguf.metadata.get("general.base_model.0.name")
-    return gathered(name, pairs, alpha, base if isinstance(base, str) else None)
+    return gathered(name, pairs, alpha, base if isinstance(base, str) else None, gguf.close)
 
 
 def _alpha(metadata: dict[str, Any]) -> float:
@@ -81,7 +80,7 @@ def _half(matrix: str, tensor: Tensor) -> _Half:
     return _Half(tensor, experts, outer, inner)
 
 
-async def _pair(gguf: Gguf, matrix: str, a: _Half, b: _Half, alpha: float) -> Pair:
+def _pair(gguf: Gguf, matrix: str, a: _Half, b: _Half, alpha: float) -> PairHead:
     table = matrix == EMBEDDING
     ranks = (a.inner if table else a.outer), b.inner
     if ranks[0] != ranks[1] or a.experts != b.experts:
@@ -91,10 +90,14 @@ async def _pair(gguf: Gguf, matrix: str, a: _Half, b: _Half, alpha: float) -> Pa
         )
     rank = b.inner
     scale = alpha / rank if alpha else 1.0
-    first, second = await _numbers(gguf, a.tensor), await _numbers(gguf, b.tensor)
+
+    async def read() -> "tuple[array[float], array[float]]":
+        first, second = await _numbers(gguf, a.tensor), await _numbers(gguf, b.tensor)
+        return (transposed(second, rank), first) if table else (first, second)
+
     if table:
-        return Pair(rank, b.outer, a.outer, transposed(second, rank), first, scale)
-    return Pair(rank, a.inner, b.outer, first, second, scale, a.experts)
+        return PairHead(rank, b.outer, a.outer, scale, 1, read)
+    return PairHead(rank, a.inner, b.outer, scale, a.experts, read)
 
 
 async def _numbers(gguf: Gguf, tensor: Tensor) -> "array[float]":
@@ -126,6 +129,6 @@ def write_gguf_adapter(adapter: AdapterFile, path: str | Path, *, base: str | No
         tensors[f"{matrix}.lora_a"] = NewTensor("F32", shapes[0], float_bytes(a))
         tensors[f"{matrix}.lora_b"] = NewTensor("F32", shapes[1], float_bytes(b))
     try:
-        write_gguf(Path(path), metadata, tensors)
+        write_gguf(user_path(path, AdapterError), metadata, tensors)
     except OSError as error:
         raise AdapterError(f"{path} cannot be written: {error.strerror or error}.") from None

@@ -1,11 +1,12 @@
 """A low-rank adapter, whatever file it comes from: two thin matrices for each matrix it changes."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from wgemma.errors import AdapterError
+from wgemma.errors import AdapterError, GgufError, SourceError
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT, layer_of, order
 from wgemma.files.floats import all_finite
 from wgemma.files.gguf import Tensor
@@ -41,7 +42,27 @@ class Pair:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix it fits, in ggml's order."""
-        return (self.columns, self.rows) if self.experts == 1 else (self.columns, self.rows, self.experts)
+        return _shape(self.columns, self.rows, self.experts)
+
+
+def _shape(columns: int, rows: int, experts: int) -> tuple[int, ...]:
+    return (columns, rows) if experts == 1 else (columns, rows, experts)
+
+
+@dataclass(frozen=True, slots=True)
+class PairHead:
+    """A pair whose numbers have not been read yet; `read` returns A and B."""
+
+    rank: int
+    columns: int
+    rows: int
+    scale: float
+    experts: int
+    read: "Callable[[], Awaitable[tuple[array[float], array[float]]]]"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _shape(self.columns, self.rows, self.experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +88,46 @@ class AdapterFile:
         return sum(len(pair.a) + len(pair.b) for pair in self.pairs.values())
 
 
+@dataclass(frozen=True, slots=True)
+class OpenAdapter:
+    """An adapter by its header. The numbers are read once it is known to fit."""
+
+    name: str
+    pairs: dict[str, PairHead]
+    alpha: float
+    base: str | None
+    close: Callable[[], None]
+    where: str = ""  # the file, for errors
+
+    @property
+    def rank(self) -> int:
+        return max(pair.rank for pair in self.pairs.values())
+
+    async def read(self) -> AdapterFile:
+        """Reads all pairs and closes the file; refuses NaN and Inf."""
+        pairs: dict[str, Pair] = {}
+        try:
+            with adapter_errors(self.where):
+                for tensor, head in self.pairs.items():
+                    a, b = await head.read()
+                    if not (all_finite(a) and all_finite(b)):
+                        raise AdapterError(f"the adapter of {tensor} contains NaN or Inf; it is damaged.")
+                    pairs[tensor] = Pair(head.rank, head.columns, head.rows, a, b, head.scale, head.experts)
+        finally:
+            self.close()
+        return AdapterFile(self.name, pairs, self.alpha, self.base)
+
+
+@contextmanager
+def adapter_errors(where: str) -> Iterator[None]:
+    """Turns a file's errors into `AdapterError`s that begin with its name."""
+    try:
+        yield
+    except (AdapterError, GgufError, SourceError, OSError) as error:
+        message = f"{error.strerror or error}." if isinstance(error, OSError) else str(error)
+        raise AdapterError(f"{where}: {message}" if where and not message.startswith(where) else message) from None
+
+
 def checked_alpha(key: str, value: Any) -> float:
     """An alpha read from a file; raises `AdapterError` if it is not a reasonable number."""
     if type(value) not in (int, float) or not abs(value) <= MAX_ALPHA:  # also true for NaN
@@ -74,17 +135,16 @@ def checked_alpha(key: str, value: Any) -> float:
     return float(value)
 
 
-def gathered(name: str, pairs: Mapping[str, Pair], alpha: float, base: str | None) -> AdapterFile:
-    """An adapter from the pairs of a file, in order; refuses one with no pairs or with NaN or Inf."""
+def gathered(
+    name: str, pairs: Mapping[str, PairHead], alpha: float, base: str | None, close: Callable[[], None]
+) -> OpenAdapter:
+    """An adapter from the pairs of a file, in order; refuses one with no pairs."""
     if not pairs:
         raise AdapterError("this file adapts no matrix.")
-    for tensor, pair in pairs.items():
-        if not (all_finite(pair.a) and all_finite(pair.b)):
-            raise AdapterError(f"the adapter of {tensor} contains NaN or Inf; it is damaged.")
-    return AdapterFile(name, {tensor: pairs[tensor] for tensor in sorted(pairs, key=order)}, alpha, base)
+    return OpenAdapter(name, {tensor: pairs[tensor] for tensor in sorted(pairs, key=order)}, alpha, base, close)
 
 
-def check_fits(adapter: AdapterFile, tensors: Mapping[str, Tensor]) -> None:
+def check_fits(adapter: AdapterFile | OpenAdapter, tensors: Mapping[str, Tensor]) -> None:
     """Raises `AdapterError` if the model lacks a matrix the adapter changes, or has it in another shape."""
     for name, pair in adapter.pairs.items():
         tensor = tensors.get(name)
@@ -97,6 +157,9 @@ def check_fits(adapter: AdapterFile, tensors: Mapping[str, Tensor]) -> None:
                 f"{adapter.name} does not fit this model: it changes a {name} of shape {list(pair.shape)}, "
                 f"but the model's is {list(tensor.shape)}."
             )
+        most = pair.columns if name in (EMBEDDING, OUTPUT) else max(pair.columns, pair.rows)
+        if pair.rank > most:
+            raise AdapterError(f"{adapter.name} changes {name} with rank {pair.rank}; more than {most} adds nothing.")
 
 
 def _why(name: str, tensors: Mapping[str, Tensor]) -> str:

@@ -13,7 +13,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import sqrt
@@ -30,8 +30,10 @@ from wgemma.files.adapter_names import (
     module_of_tensor,
     tensor_of_module,
 )
-from wgemma.files.adapter_pairs import AdapterFile, Pair, checked_alpha, gathered
+from wgemma.files.adapter_pairs import AdapterFile, OpenAdapter, Pair, PairHead, checked_alpha, gathered
 from wgemma.files.floats import transposed
+from wgemma.files.json_text import parse_json
+from wgemma.files.paths import user_path
 from wgemma.files.patterns import Patterns
 from wgemma.files.safetensors import Safetensors, StoredTensor, write_safetensors
 from wgemma.files.writing import replacing
@@ -90,7 +92,7 @@ class _Config:
     alphas: _Table
     root: bool  # rsLoRA
     tied: bool  # an adapter of the embedding also applies to the output
-    parameters: tuple[str, ...]
+    parameters: frozenset[str]
     base: str | None
 
     def of(self, path: str) -> tuple[int, float]:
@@ -100,14 +102,15 @@ class _Config:
         return rank, alpha / (sqrt(rank) if self.root else rank)
 
 
-async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
+async def open_peft(config: bytes, weights: Any, name: str) -> OpenAdapter:
     """The adapter from a configuration's bytes and safetensors `weights` (a path, bytes or a `Source`)."""
     settings = _config(config)
     opened = await Safetensors.aopen(weights)
     try:
-        pairs: dict[str, Pair] = {}
-        for module, (a, b) in _halves(opened.tensors).items():
-            tensor, pair = await _pair(opened, settings, module, a, b)
+        pairs: dict[str, PairHead] = {}
+        halves = _halves(opened.tensors)
+        for module, (a, b) in halves.items():
+            tensor, pair = _pair(opened, settings, _path(settings, module, halves), a, b)
             if tensor in pairs:
                 raise AdapterError(f"{tensor} is adapted twice, the second time by {module}.")
             pairs[tensor] = pair
@@ -116,16 +119,22 @@ async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
             raise AdapterError(
                 "this adapter ties embedding and output (ensure_weight_tying), which wgemma does not support."
             )
-        return gathered(name, pairs, settings.alpha, settings.base)
-    finally:
+        return gathered(name, pairs, settings.alpha, settings.base, opened.close)
+    except BaseException:
         opened.close()
+        raise
+
+
+async def read_peft(config: bytes, weights: Any, name: str) -> AdapterFile:
+    """`open_peft`, and all numbers."""
+    return await (await open_peft(config, weights, name)).read()
 
 
 def _config(data: bytes) -> _Config:
     try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        raise AdapterError(f"{CONFIG} is not valid JSON.") from None
+        fields = parse_json(data)
+    except ValueError as error:
+        raise AdapterError(f"{CONFIG} {error}.") from None
     if not isinstance(fields, dict):
         raise AdapterError(f"{CONFIG} is not a JSON object.")
     kind = fields.get("peft_type")
@@ -160,7 +169,7 @@ def _config(data: bytes) -> _Config:
         alphas=_Table(patterns[1]),
         root=bool(fields.get("use_rslora")),
         tied=bool(fields.get("ensure_weight_tying")),
-        parameters=tuple(parameters),
+        parameters=frozenset(parameters),
         base=base if isinstance(base, str) and base else None,
     )
 
@@ -205,7 +214,7 @@ def _refuse_key(key: str) -> None:
     raise AdapterError(f"{key[:200]} is not part of a LoRA adapter.")
 
 
-def _refuse_other_tables(tensors: Mapping[str, StoredTensor], pairs: Mapping[str, Pair]) -> None:
+def _refuse_other_tables(tensors: Mapping[str, StoredTensor], pairs: Mapping[str, PairHead]) -> None:
     """A copy of the embedding is ignored only if the embedding is adapted and the shapes match."""
     for key, entry in tensors.items():
         match = None if _KEY.fullmatch(key) else _COPY.fullmatch(key)
@@ -218,8 +227,7 @@ def _refuse_other_tables(tensors: Mapping[str, StoredTensor], pairs: Mapping[str
             )
 
 
-async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: str) -> tuple[str, Pair]:
-    path = _path(config, module, opened.tensors)
+def _pair(opened: Safetensors, config: _Config, path: str, a: str, b: str) -> tuple[str, PairHead]:
     tensor = tensor_of_module(path)
     rank, scale = config.of(path.removeprefix(PREFIX))
     first, second = opened.tensors[a].shape, opened.tensors[b].shape
@@ -230,15 +238,18 @@ async def _pair(opened: Safetensors, config: _Config, module: str, a: str, b: st
         raise AdapterError(f"{a} has rank {first[0]}, but {CONFIG} says {rank}.")
     if (tensor == EMBEDDING) != ("lora_embedding_" in a) or ("lora_embedding_" in a) != ("lora_embedding_" in b):
         raise AdapterError(f"{a} is the wrong name for an adapter of {tensor}.")
-    values = await opened.aread(a), await opened.aread(b)
-    if tensor == EMBEDDING:
-        return tensor, Pair(
-            rank, second[0], first[1], transposed(values[1], rank), transposed(values[0], first[1]), scale
-        )
-    return tensor, Pair(rank, first[1], second[0], values[0], _by_expert(values[1], experts), scale, experts)
+
+    async def read() -> "tuple[array[float], array[float]]":
+        values = await opened.aread(a), await opened.aread(b)
+        if tensor == EMBEDDING:
+            return transposed(values[1], rank), transposed(values[0], first[1])
+        return values[0], _by_expert(values[1], experts)
+
+    columns, rows = (second[0], first[1]) if tensor == EMBEDDING else (first[1], second[0])
+    return tensor, PairHead(rank, columns, rows, scale, experts, read)
 
 
-def _path(config: _Config, module: str, tensors: Mapping[str, StoredTensor]) -> str:
+def _path(config: _Config, module: str, modules: Collection[str]) -> str:
     """The module's path; for experts, the path of the parameter, which PEFT does not name.
 
     If both parameters are adapted, gate and up are the inner one.
@@ -247,11 +258,16 @@ def _path(config: _Config, module: str, tensors: Mapping[str, StoredTensor]) -> 
     if not outer.endswith(".experts"):
         return module
     paths = [f"{outer}.{parameter.partition('.')[2]}" for parameter in EXPERT_PARAMETERS]
-    adapted = [path for path in paths if any(path.endswith(f".{item}") for item in config.parameters)]
-    both = any(key.startswith(f"{outer}{_INNER}.lora_") for key in tensors)
+    adapted = [path for path in paths if not config.parameters.isdisjoint(_endings(path))]
+    both = outer + _INNER in modules
     if len(adapted) != 1 + both or (module != outer and not both):
         raise AdapterError(f"{module} adapts experts, but target_parameters does not say which of their matrices.")
     return adapted[0] if module != outer else adapted[-1]
+
+
+def _endings(path: str) -> list[str]:
+    """What follows each dot of a path."""
+    return [path[i + 1 :] for i, character in enumerate(path) if character == "."]
 
 
 def _by_expert(b: "array[float]", experts: int) -> "array[float]":
@@ -272,7 +288,7 @@ def write_peft(
     for path, pair in paths.items():
         tensors |= _tensors(path, pair, inner)
     config = _written_config(adapter, paths, base) | dict(settings or {})
-    folder = Path(folder)
+    folder = user_path(folder, AdapterError)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as files:

@@ -1,22 +1,30 @@
 """Reads any adapter file: a PEFT folder, or a GGUF file of any name."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
-from wgemma.errors import AdapterError, GgufError, SourceError
-from wgemma.files.adapter_gguf import read_gguf_adapter, write_gguf_adapter
-from wgemma.files.adapter_pairs import AdapterFile, Pair, check_fits
-from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, read_peft, write_peft
-from wgemma.files.gguf import Gguf
+from wgemma.errors import AdapterError
+from wgemma.files.adapter_gguf import open_gguf_adapter, write_gguf_adapter
+from wgemma.files.adapter_pairs import AdapterFile, OpenAdapter, Pair, adapter_errors, check_fits
+from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, open_peft, read_peft, write_peft
+from wgemma.files.gguf import Gguf, Tensor
+from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import Source, is_url
 from wgemma.files.web import without_password
 from wgemma.sync import run
 
 __all__ = [
     "AdapterFile",
+    "OpenAdapter",
     "Pair",
+    "aopen_adapter",
     "aread_adapter",
     "check_fits",
+    "fitting_adapter",
+    "open_adapter",
     "read_adapter",
     "read_peft",
     "write_gguf_adapter",
@@ -30,33 +38,51 @@ def read_adapter(target: str | Path, name: str | None = None) -> AdapterFile:
 
 
 async def aread_adapter(target: Any, name: str | None = None) -> AdapterFile:
-    """Async `read_adapter`. In a page it also takes a `Source` of a GGUF adapter, or two for PEFT: configuration and
+    """Async `read_adapter`; takes what `aopen_adapter` does."""
+    return await (await aopen_adapter(target, name)).read()
+
+
+def open_adapter(target: str | Path, name: str | None = None) -> OpenAdapter:
+    """`read_adapter`, but only the header."""
+    return run(aopen_adapter(target, name))
+
+
+async def fitting_adapter(tensors: Mapping[str, Tensor], target: Any, name: str | None) -> AdapterFile:
+    """The adapter that `target` is, has open or names, once its header fits these tensors: a misfit is never read."""
+    opened = target if isinstance(target, AdapterFile | OpenAdapter) else await aopen_adapter(target, name)
+    check_fits(opened, tensors)
+    return opened if isinstance(opened, AdapterFile) else await opened.read()
+
+
+async def aopen_adapter(target: Any, name: str | None = None) -> OpenAdapter:
+    """Async `open_adapter`. In a page it also takes a `Source` of a GGUF adapter, or two for PEFT: configuration and
     weights."""
     if isinstance(target, tuple):
         config, weights = target
-        return await _read_pair(config, weights, name or "adapter")
-    local = isinstance(target, Path) or (isinstance(target, str) and not is_url(target))
-    path = Path(target).expanduser() if local else None
+        return await _open_pair(config, weights, name or "adapter")
+    local = not (is_url(target) if isinstance(target, str) else isinstance(target, bytes) or hasattr(target, "read"))
+    path = user_path(target, AdapterError) if local else None
     if path is not None and path.name in (CONFIG, WEIGHTS):
         path = path.parent
     called = name or (path.name.removesuffix(".gguf") if path else _last(target))
-    try:
-        if path is not None and path.is_dir():
-            return await read_peft(_config_of(path), path / WEIGHTS, called or path.resolve().name)
-        gguf = await Gguf.aopen(target if path is None else path)
-        try:
-            return await read_gguf_adapter(gguf, called)
-        finally:
-            gguf.close()
-    except (AdapterError, GgufError, SourceError) as error:
-        shown = without_password(str(path or target))
-        raise AdapterError(str(error) if str(error).startswith(shown) else f"{shown}: {error}") from None
+    shown = without_password(str(path or target))
+    with adapter_errors(shown):
+        if path is not None and S_ISDIR(mode(path)):
+            opened = await open_peft(_config_of(path), path / WEIGHTS, called or path.resolve().name)
+        else:
+            gguf = await Gguf.aopen(target if path is None else path)
+            try:
+                opened = open_gguf_adapter(gguf, called)
+            except BaseException:
+                gguf.close()
+                raise
+    return replace(opened, where=shown)
 
 
-async def _read_pair(config: Source, weights: Source, name: str) -> AdapterFile:
+async def _open_pair(config: Source, weights: Source, name: str) -> OpenAdapter:
     if config.size > MAX_CONFIG:
         raise AdapterError(f"{config.name} is too large to be an {CONFIG}.")
-    return await read_peft(bytes(await config.read(0, config.size)), weights, name)
+    return await open_peft(bytes(await config.read(0, config.size)), weights, name)
 
 
 def _last(target: Any) -> str:
@@ -67,10 +93,10 @@ def _last(target: Any) -> str:
 
 def _config_of(folder: Path) -> bytes:
     """The configuration of a PEFT folder, after checking that its weights are there."""
-    if not (folder / CONFIG).is_file():
+    if not S_ISREG(mode(folder / CONFIG)):
         raise AdapterError(f"there is no {CONFIG} in this folder. An adapter is a PEFT folder or a .gguf file.")
-    if not (folder / WEIGHTS).is_file():
-        pickled = (folder / "adapter_model.bin").exists()
+    if not S_ISREG(mode(folder / WEIGHTS)):
+        pickled = mode(folder / "adapter_model.bin") != 0
         hint = (
             " wgemma does not read adapter_model.bin, which could run code: save it as safetensors." if pickled else ""
         )

@@ -28,6 +28,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from wgemma.errors import GgufError, SourceError
 from wgemma.files.gguf import MAGIC
+from wgemma.files.json_text import parse_json
 from wgemma.files.sources import Buffer, HttpSource
 from wgemma.files.web import Pace, request_span, without_password
 from wgemma.sync import run
@@ -328,8 +329,8 @@ def _size(path: Path) -> int | None:
 def _read_json(path: Path) -> dict[str, Any]:
     """A record in the cache; empty if missing or damaged."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        value = parse_json(path.read_bytes())
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -5,10 +5,9 @@ the store are read.
 """
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -18,13 +17,13 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.gguf import Gguf
+from wgemma.files.json_text import parse_json
 from wgemma.files.web import without_password
 
 DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
 MAX_JSON = 4 << 20
 MAX_TEXT = 4 << 20
-MAX_DEPTH = 32
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _LAYER = "application/vnd.ollama.image."
@@ -359,19 +358,9 @@ def _mode(path: Path) -> int:
 
 def _json(data: bytes, what: str) -> Any:
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        raise StoreError(f"{what} is not valid JSON. `ollama pull` the model again.", "bad_manifest") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for item in level for child in _children(item)]
-    if level:
-        raise StoreError(f"{what} nests deeper than {MAX_DEPTH} levels.", "bad_manifest")
-    return value
-
-
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return parse_json(data)
+    except ValueError as error:
+        raise StoreError(f"{what} {error}. `ollama pull` the model again.", "bad_manifest") from None
 
 
 def _json_object(data: bytes, what: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import IO, Any, TypeGuard
 
 from wgemma.errors import AdapterError
 from wgemma.files.floats import float_bytes, floats
+from wgemma.files.json_text import parse_json
 from wgemma.files.sources import Source, open_source
 from wgemma.sync import run
 
@@ -92,9 +93,9 @@ async def _read_header(source: Source) -> tuple[dict[str, StoredTensor], dict[st
     if start > source.size:
         raise AdapterError("the file ends inside its header. Is the download complete?")
     try:
-        header = json.loads(bytes(await source.read(8, length)), object_pairs_hook=_unique)
-    except (ValueError, RecursionError):
-        raise AdapterError("this is not a safetensors file, or a damaged one: its header is not valid JSON.") from None
+        header = parse_json(bytes(await source.read(8, length)), _unique)
+    except ValueError as error:
+        raise AdapterError(f"this is not a safetensors file, or a damaged one: its header {error}.") from None
     if not isinstance(header, dict):
         raise AdapterError("the header is not a JSON object.")
     metadata = header.pop(METADATA, {})
@@ -118,7 +119,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(name: str, fields: Any, start: int, size: int) -> StoredTensor:
-    if not name or len(name) > MAX_NAME:
+    if not name or len(name) > MAX_NAME or not name.isprintable():
         raise AdapterError(f"{name[:80]!r} is not a valid tensor name.")
     if not isinstance(fields, dict):
         raise AdapterError(f"the entry of {name!r} is not a JSON object.")
@@ -131,15 +132,15 @@ def _entry(name: str, fields: Any, start: int, size: int) -> StoredTensor:
         raise AdapterError(f"{name!r} has offsets {offsets!r:.80}, which are not a span of bytes.")
     begin, end = offsets
     if start + end > size:
-        raise AdapterError(f"{name!r} ends at byte {start + end:.6g} of {size}. Is the download complete?")
+        raise AdapterError(f"{name!r} ends at byte {start + end} of {size}. Is the download complete?")
     if prod(shape) * WIDTHS[dtype] != end - begin:
         raise AdapterError(f"{name!r} is {list(shape)} of {dtype}, but takes {end - begin} bytes.")
     return StoredTensor(dtype, tuple(shape), start + begin, end - begin)
 
 
 def _sizes(value: Any) -> TypeGuard[list[int]]:
-    """Whether this is a list of non-negative integers."""
-    return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
+    """Whether this is a list of non-negative integers, none larger than a file can be."""
+    return isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in value)
 
 
 def _refuse_overlap(tensors: Mapping[str, StoredTensor]) -> None:

@@ -60,15 +60,16 @@ def is_url(text: str) -> bool:
     return text.lower().startswith(("http://", "https://"))
 
 
-def open_source(target: "Source | bytes | str | os.PathLike[str]") -> Source:
+def open_source(target: Any) -> Source:
     """A source for bytes, a path, an http(s) URL, or a source itself."""
     if isinstance(target, bytes | bytearray | memoryview):
         return MemorySource(bytes(target))
     if isinstance(target, str) and is_url(target):
         return HttpSource(target)
-    if isinstance(target, str | os.PathLike):
-        return FileSource(target)
-    return target
+    if hasattr(target, "first_read"):
+        source: Source = target
+        return source
+    return FileSource(target)
 
 
 def check_span(source: Source, offset: int, length: int) -> None:
