@@ -193,9 +193,9 @@ def test_a_service_folder_that_may_not_be_looked_at_is_passed_over(
     assert Store.find().models() == []
 
 
-def test_a_store_that_cannot_be_one_is_told() -> None:
-    with pytest.raises(StoreError, match=r"cannot be an Ollama store.*Set OLLAMA_MODELS"):
-        Store("~nobody-of-that-name/models")
+def test_the_folder_of_nobody_is_an_empty_store() -> None:
+    with pytest.raises(StoreError, match="not in the Ollama store ~nobody-of-that-name/models, which is empty"):
+        Store("~nobody-of-that-name/models").model("gemma4")
 
 
 def test_a_store_that_is_a_loop_of_links_is_told_or_empty(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_json_of_many_megabytes_is_not_read(copy: Store) -> None:
 def test_small_layers_that_are_not_what_they_should_be_are_bad(copy: Store) -> None:
     model = model_blob(copy).read_bytes()
     bad = {
-        "params": (b"[1]", b"{", b'{"a":' * 500 + b"1" + b"}" * 500),
+        "params": (b"[1]", b"{", b'{"a":' * 500 + b"1" + b"}" * 500, b'{"top_k": ' + b"9" * 5000 + b"}"),
         "messages": (b"{}", b"[1]", b"[" * 500 + b"]" * 500),
     }
     for kind, contents in bad.items():
@@ -307,6 +307,73 @@ def test_small_layers_that_are_not_what_they_should_be_are_bad(copy: Store) -> N
             add_model(copy, "bad", model=model, **{kind: content})
             stored = copy.model("gemma4:bad")
             assert reason(lambda: getattr(stored, kind)) == "bad_manifest", content[:20]  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("stop", "5", "a list of strings"),
+        ("stop", '["x", 5]', "a list of strings"),
+        ("stop", '{"x": 1}', "a list of strings"),
+        ("temperature", '"hot"', "a number"),
+        ("temperature", "true", "a number"),
+        ("temperature", "NaN", "a number"),
+        ("temperature", "1e999", "a number"),
+        ("min_p", "[]", "a number"),
+        ("min_p", "9" * 400, "a number"),
+        ("top_k", "1.5", "a whole number"),
+        ("num_predict", '"all"', "a whole number"),
+        ("num_ctx", "{}", "a whole number"),
+        ("seed", "1e30", "a whole number"),
+        ("use_mmap", "1", "true or false"),
+    ],
+)
+def test_a_setting_of_the_wrong_type_is_refused_by_its_key(key: str, value: str, wanted: str, copy: Store) -> None:
+    add_model(copy, "odd", model=model_blob(copy).read_bytes(), params=f'{{"{key}": {value}}}'.encode())
+    with pytest.raises(StoreError, match=f"the params of gemma4:odd: {key} is .*; it must be {wanted}") as caught:
+        _ = copy.model("gemma4:odd").params
+    assert len(str(caught.value)) < 200
+
+
+def test_settings_ollama_ignores_are_ignored(copy: Store) -> None:
+    params = {"top_k": 64.0, "stop": ["x"], "seed": None, "logit_bias": 5, "logprobs": "x", "made_up": {"a": []}}
+    add_model(copy, "odd", model=model_blob(copy).read_bytes(), params=json.dumps(params).encode())
+    assert copy.model("gemma4:odd").params == {"top_k": 64, "stop": ["x"]}
+
+
+@pytest.mark.parametrize("value", [5, [5], {"a": 1}, None, True, [["x"]], 10**300])
+def test_odd_labels_in_a_configuration_are_no_labels(value: Any, copy: Store) -> None:
+    labels = ("model_family", "model_families", "model_type", "file_type")
+    add_model(copy, "odd", config=json.dumps(dict.fromkeys(labels, value)).encode())
+    details = copy.model("gemma4:odd").details
+    assert details == {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+    assert copy.model("gemma4:odd").prompt_style == "small"
+
+
+@pytest.mark.parametrize(
+    "digest", ["sha256:\0", "sha256:" + "0" * 63 + "\0", "\ud800", "sha256:" + "0" * 64 + "\n", ""]
+)
+def test_a_digest_that_is_none_is_refused(digest: str, copy: Store) -> None:
+    entry = {"mediaType": "application/vnd.ollama.image.model", "digest": digest, "size": 1}
+    manifest(copy, "odd").write_text(json.dumps({"config": entry, "layers": []}))
+    assert reason(lambda: copy.model("gemma4:odd")) == "invalid_digest"
+
+
+@pytest.mark.parametrize("size", [True, 1.0, "1", -1, 10**400, None])
+def test_a_size_that_is_none_is_refused(size: Any, copy: Store) -> None:
+    entry = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + "0" * 64, "size": size}
+    manifest(copy, "odd").write_text(json.dumps({"config": entry, "layers": []}))
+    assert reason(lambda: copy.model("gemma4:odd")) == "bad_manifest"
+
+
+def test_a_manifest_of_thousands_of_layers_is_refused(copy: Store) -> None:
+    add_model(copy, "odd", license=[b"x"] * 257)
+    assert reason(lambda: copy.model("gemma4:odd")) == "bad_manifest"
+
+
+@pytest.mark.parametrize("root", ["\0", "\ud800", 5, None])
+def test_a_folder_that_cannot_be_is_no_store(root: Any) -> None:
+    assert reason(lambda: Store(root)) == "not_found"
 
 
 def test_one_large_text_named_many_times_is_not_read_many_times(copy: Store) -> None:

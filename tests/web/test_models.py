@@ -13,7 +13,7 @@ from gguf_writer import write_gguf
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error
 from wgemma.files.ollama import Store
-from wgemma.web.models import by_id, embedded_offer, offer_of, stored_offers
+from wgemma.web.models import Offer, by_id, embedded_offer, offer_of, stored_offers
 
 
 @pytest.fixture
@@ -42,17 +42,23 @@ def test_what_cannot_be_run_is_passed_over(store: Path) -> None:
     assert all(re.fullmatch(r"[\w.-]+\.gguf", offer.id, re.ASCII) for offer in offers)
 
 
-def test_hostile_settings_are_passed_over(store: Path) -> None:
+def with_params(store: Path, params: str) -> list[Offer]:
+    """What is offered of gemma4:tiny when these are its settings."""
     manifest = json.loads((store / "manifests/registry.ollama.ai/library/gemma4/tiny").read_text())
-    (params,) = (layer for layer in manifest["layers"] if layer["mediaType"].endswith(".params"))
-    blob = store / "blobs" / params["digest"].replace(":", "-")
-    blob.write_text(
-        '{"temperature": 1e999, "top_k": "<b>", "top_p": {}, "min_p": 0.1, "evil": 1, '
-        f'"repeat_penalty": 1{"0" * 400}, "seed": [1]}}'
-    )
-    (offer,) = (offer for offer in stored_offers(Store(store)) if offer.name == "gemma4:tiny")
-    assert offer.settings == {"minP": 0.1}
+    (layer,) = (layer for layer in manifest["layers"] if layer["mediaType"].endswith(".params"))
+    (store / "blobs" / layer["digest"].replace(":", "-")).write_text(params)
+    return [offer for offer in stored_offers(Store(store)) if offer.name == "gemma4:tiny"]
+
+
+def test_hostile_settings_are_passed_over(store: Path) -> None:
+    (offer,) = with_params(store, '{"temperature": 1e12, "min_p": 0.1, "evil": 1, "seed": null, "top_k": -1e15}')
+    assert offer.settings == {"minP": 0.1, "topP": 0.95}
     json.dumps(offer.record(), allow_nan=False)
+
+
+@pytest.mark.parametrize("value", ["1e999", '"<b>"', "{}", "[1]", "1" + "0" * 400])
+def test_a_model_whose_settings_cannot_be_read_is_not_offered(store: Path, value: str) -> None:
+    assert with_params(store, f'{{"temperature": {value}}}') == []
 
 
 @pytest.mark.parametrize("label", ["\ud800", "<img src=x>", "x" * 1000, 7, None, ["Q8_0"], "a\nb\x1b[31m"])

@@ -18,12 +18,29 @@ from typing import Any
 from wgemma.errors import StoreError
 from wgemma.files.gguf import Gguf
 from wgemma.files.json_text import parse_json
+from wgemma.files.paths import mode, user_path
 from wgemma.files.web import without_password
 
 DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
 MAX_JSON = 4 << 20
 MAX_TEXT = 4 << 20
+MAX_LAYERS = 256  # real manifests have a handful
+
+# What a params layer may hold, by what Ollama wants each key to be. It ignores other keys, and so does wgemma.
+_WHOLE = (
+    "num_predict", "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed", "top_k",
+    "repeat_last_n",
+)  # fmt: skip
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+_PARAMS = {
+    **dict.fromkeys(_WHOLE, "a whole number"),
+    **dict.fromkeys(_NUMBERS, "a number"),
+    "use_mmap": "true or false",
+    "stop": "a list of strings",
+}
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _LAYER = "application/vnd.ollama.image."
@@ -86,8 +103,8 @@ class Store:
     """A folder of manifests and blobs."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = user_path(root, lambda message: StoreError(message, "not_found"))
         try:
-            self.root = Path(root).expanduser()
             self._real_root = self.root.resolve()
         except (OSError, RuntimeError) as error:
             raise StoreError(
@@ -100,7 +117,7 @@ class Store:
         if chosen := os.environ.get("OLLAMA_MODELS"):
             return cls(chosen)
         users = cls("~/.ollama/models")
-        service_only = S_ISDIR(_mode(SERVICE_FOLDER)) and not S_ISDIR(_mode(users.root / "manifests"))
+        service_only = S_ISDIR(mode(SERVICE_FOLDER)) and not S_ISDIR(mode(users.root / "manifests"))
         return cls(SERVICE_FOLDER) if service_only else users
 
     def names(self) -> list[Name]:
@@ -144,7 +161,7 @@ class Store:
         """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
         parsed = Name.parse(name) if isinstance(name, str) else name
         path = self.root / "manifests" / parsed.host / parsed.namespace / parsed.model / parsed.tag
-        if not S_ISREG(_mode(path)):
+        if not S_ISREG(mode(path)):
             raise StoreError(self._unknown(parsed), "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
 
@@ -164,7 +181,7 @@ class Store:
         if match is None:
             raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
         path = self.root / "blobs" / f"sha256-{match[1]}"
-        if not _mode(path):
+        if not mode(path):
             raise StoreError(f"the blob {path.name} is missing. `ollama pull` the model again.", "missing_blob")
         self._check_inside(path)
         return path
@@ -185,11 +202,11 @@ class Store:
         real = path.resolve()
         if not real.is_relative_to(self._real_root):
             raise StoreError(f"{path} leads out of the store, so wgemma does not follow it.", "missing_blob")
-        if not S_ISREG(_mode(real)):
+        if not S_ISREG(mode(real)):
             raise StoreError(f"{path} is not a regular file.", "missing_blob")
 
     def _holds(self, path: Path) -> bool:
-        return S_ISREG(_mode(path)) and path.resolve().is_relative_to(self._real_root)
+        return S_ISREG(mode(path)) and path.resolve().is_relative_to(self._real_root)
 
 
 class StoredModel:
@@ -232,19 +249,25 @@ class StoredModel:
     @property
     def details(self) -> dict[str, Any]:
         """Format, family, size and quantisation, as Ollama names them."""
+        families = self.config.get("model_families")
         return {
-            "format": self.config.get("model_format", ""),
-            "family": self.config.get("model_family", ""),
-            "families": self.config.get("model_families") or [],
-            "parameter_size": self.config.get("model_type", ""),
-            "quantization_level": self.config.get("file_type", ""),
+            "format": self._label("model_format"),
+            "family": self._label("model_family"),
+            "families": [name for name in families if isinstance(name, str)] if isinstance(families, list) else [],
+            "parameter_size": self._label("model_type"),
+            "quantization_level": self._label("file_type"),
         }
+
+    def _label(self, key: str) -> str:
+        """A text in the configuration; empty if there is none."""
+        label = self.config.get(key)
+        return label if isinstance(label, str) else ""
 
     @property
     def model(self) -> Path:
         """The GGUF file itself."""
-        form = self.config.get("model_format", "gguf")
-        if form not in ("", "gguf"):
+        form = self.config.get("model_format") or "gguf"
+        if form != "gguf":
             raise StoreError(f"{self.name} is stored as {form!r:.80}; wgemma reads GGUF only.", "unsupported_format")
         paths = self._paths("model")
         if not paths:
@@ -287,8 +310,15 @@ class StoredModel:
 
     @property
     def params(self) -> dict[str, Any]:
+        """The settings in the params layer, each of the type Ollama wants; null counts as not there."""
+        what = f"the params of {self.name}"
         texts = self._texts("params")
-        return _json_object(texts[0].encode(), f"the params of {self.name}") if texts else {}
+        fields = _json_object(texts[0].encode(), what) if texts else {}
+        known = {key: value for key, value in fields.items() if key in _PARAMS and value is not None}
+        for key, value in known.items():
+            if not _is(_PARAMS[key], value):
+                raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {_PARAMS[key]}.", "bad_manifest")
+        return known
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -310,7 +340,7 @@ class StoredModel:
             return "small"
         if any(size in name for size in ("12b", "26b", "31b")):
             return "large"
-        label = re.fullmatch(r"(\d+(?:\.\d+)?)B", str(self.config.get("model_type", "")))
+        label = re.fullmatch(r"(\d+(?:\.\d+)?)B", self._label("model_type"))
         return "large" if label and float(label[1]) >= 12 else "small"
 
     @cached_property
@@ -348,19 +378,22 @@ class StoredModel:
                 )
 
 
-def _mode(path: Path) -> int:
-    """The `st_mode` of `path`; 0 if it does not exist or is not accessible."""
-    try:
-        return path.stat().st_mode
-    except OSError:
-        return 0
-
-
 def _json(data: bytes, what: str) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
         raise StoreError(f"{what} {error}. `ollama pull` the model again.", "bad_manifest") from None
+
+
+def _is(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind of `_PARAMS`. JSON does not tell 64 from 64.0."""
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if kind == "a list of strings":
+        return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))
+    if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
+        return False
+    return kind == "a number" or value % 1 == 0
 
 
 def _json_object(data: bytes, what: str) -> dict[str, Any]:
@@ -371,14 +404,13 @@ def _json_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    if not valid or len(entries) > MAX_LAYERS:
         raise StoreError(f"the manifest of {name} has no valid layers. `ollama pull {name}` again.", "bad_manifest")
     layers = []
     for entry in entries:
         kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
-        well_formed = (
-            isinstance(kind, str) and isinstance(digest, str) and isinstance(size, int) and 0 <= size < 1 << 63
-        )
+        well_formed = isinstance(kind, str) and isinstance(digest, str) and type(size) is int and 0 <= size < 1 << 63
         if not well_formed:
             raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
         parent = entry.get("from")
