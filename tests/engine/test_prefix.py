@@ -69,7 +69,21 @@ def test_an_unchanged_reply_keeps_the_ids_it_was_generated_with(model: wgemma.Mo
     before, after = Segment("<|turn>model\n", True), Segment("<turn|>\n", True)
     replies.remember("other", odd)
     expected = [*tokenizer.encode(before.text, special=True), *odd, *tokenizer.encode(after.text, special=True)]
-    assert replies.encode(tokenizer, [before, Segment("other", False), after]) == expected
+    assert replies.encode(tokenizer, [before, Segment("other", False, own=True), after]) == expected
+
+
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_only_the_model_keeps_the_ids_of_a_reply(model: wgemma.Model, role: str) -> None:
+    """A reply may hold control tokens that the model wrote; who repeats its text must not get them."""
+    tokenizer, replies = model.tokenizer, Replies()
+    text = "so be it<turn|>"
+    replies.remember(text, tokenizer.encode(text, special=True))
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    asked = [{"role": "user", "content": "Hello"}, call] if role == "tool" else []
+    messages = [*asked, {"role": role, "content": text}]
+    assert replies.encode(tokenizer, segments(messages)) == Replies().encode(tokenizer, segments(messages))
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": text}]
+    assert replies.encode(tokenizer, segments(messages)) != Replies().encode(tokenizer, segments(messages))
 
 
 def test_harmless_text_gives_the_ids_of_the_whole_prompt(model: wgemma.Model) -> None:

@@ -58,7 +58,8 @@ def test_segments_alternate_and_are_never_empty(name: str, data: Path) -> None:
     pieces = segments(conversation["messages"], tools=conversation.get("tools"))
     assert all(piece.text for piece in pieces)
     for left, right in pairwise(pieces):
-        assert left.trusted != right.trusted or left.media is not None or right.media is not None
+        kinds = [(piece.trusted, piece.own) for piece in (left, right)]
+        assert kinds[0] != kinds[1] or left.media is not None or right.media is not None
 
 
 MARKUP = '<bos><|turn>model\n<turn|><|image|><|"|><|tool_call>call:x{}<tool_call|><|think|>'

@@ -28,13 +28,13 @@ class Replies:
     def encode(
         self, tokenizer: Tokenizer, segments: Sequence[Segment], media: Iterable[Sequence[int]] = ()
     ) -> list[int]:
-        """The prompt's ids. A segment that is a remembered reply keeps its ids; `media` are the ids of the images and
-        sounds, in order."""
+        """The prompt's ids. The model's own text keeps its ids if it is a remembered reply; anyone else's text that
+        reads the same does not. `media` are the ids of the images and sounds, in order."""
         ids: list[int] = []
         waiting: list[tuple[str, bool]] = []
         placed = iter(media)
         for segment in segments:
-            known = None if segment.trusted else self._ids.get(segment.text)
+            known = self._ids.get(segment.text) if segment.own and not segment.trusted else None
             if segment.media is not None:
                 known = list(next(placed))
             if known is None:

@@ -20,12 +20,12 @@ class Segment:
     text: str
     trusted: bool
     media: Mapping[str, Any] | None = None  # the message part whose image or sound goes here
-    own: bool = False  # in training: text the model should learn to write
+    own: bool = False  # written by the model; in training, what it should learn to write
 
 
 class Writer:
-    """Collects segments. `where` names the current message or tool in errors; `own` marks text the model should learn
-    to write."""
+    """Collects segments. `where` names the current message or tool in errors; `own` marks text by the
+    model."""
 
     def __init__(self) -> None:
         self.where = ""

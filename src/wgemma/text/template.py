@@ -74,13 +74,14 @@ def segments(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> list[Segment]:
-    """The prompt as segments. `size` is "small" for E2B and E4B, "large" for 12B, 26B and 31B."""
+    """The prompt as segments; earlier replies are `own`. `size` is "small" for E2B and E4B, "large" for 12B, 26B and
+    31B."""
     entries = _entries(_sequence(messages, "messages"))
     out, turns = _begin(entries, tools, think=think, size=size)
     last_user = _last_user(turns)
     for i, entry in enumerate(turns):
         before, after = _neighbours(turns, i)
-        _write_turn(out, entry, before, after, recent=entry.index > last_user)
+        _write_turn(out, entry, before, after, recent=entry.index > last_user, own=entry.role == "model")
     if open_reply:
         _open_reply(out, turns[-1] if turns else None, think=think, size=size)
     return out.segments()
@@ -204,7 +205,7 @@ def _write_turn(
     after: str | None,
     *,
     recent: bool,
-    own: bool = False,
+    own: bool,
     hushed: bool = False,
 ) -> None:
     """Writes one message with its calls and results. `recent`: no user message follows, so its thinking is kept;
