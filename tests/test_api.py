@@ -4,8 +4,10 @@ import asyncio
 import base64
 import json
 import math
+import re
 import struct
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +290,135 @@ def test_other_things_of_the_wrong_kind_are_sentences_too(model: wgemma.Model, b
         with pytest.raises(wgemma.SettingsError, match="whole number"):
             wgemma.load(blob, **options)
     assert list(model.generate("x", max_tokens=1, stop=None))
+
+
+HUGE = 10**5000  # too long for Python to print
+ODD: list[Any] = [
+    *(None, True, -1, 5, 1.5, math.nan, math.inf, -math.inf, HUGE, -HUGE, 1 << 63, "x", "", "\0", "\ud800", b"x"),
+    *(
+        [],
+        [5],
+        ["x"],
+        [HUGE],
+        [None],
+        {},
+        {"a": 1},
+        {HUGE: 1},
+        object(),
+        np.float32(0.5),
+        np.array([1, 2]),
+        np.array(3),
+    ),
+    *(set(), Path("\0"), range(3), lambda: None),
+]
+
+
+def load_and_close(*arguments: Any, **options: Any) -> None:
+    wgemma.load(*arguments, **options).close()
+
+
+SAMPLING = tuple(wgemma.Sampling.__dataclass_fields__)
+
+
+def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Works, or raises a short error of ours."""
+    try:
+        found = call(*arguments, **options)
+        if isinstance(found, Iterator):
+            next(found)
+            found.close()  # type: ignore[attr-defined]
+    except wgemma.Error as error:
+        assert len(str(error)) < 400
+
+
+@pytest.mark.parametrize("name", ["tools", "think", "max_tokens", "thinking_budget", "stop", "cancel", *SAMPLING])
+def test_odd_options_of_a_chat_are_sentences(model: wgemma.Model, name: str) -> None:
+    for odd in ODD:
+        attempt(model.chat, HELLO, **{"max_tokens": 1, name: odd})
+
+
+def test_odd_messages_are_sentences(model: wgemma.Model) -> None:
+    for odd in ODD:
+        attempt(model.chat, odd, max_tokens=1)
+        attempt(model.chat, [odd], max_tokens=1)
+        for key in ("role", "content", "tool_calls", "images", "thinking", "name", "tool_call_id"):
+            attempt(wgemma.render, [{"role": "assistant", "content": "Hi", key: odd}])
+
+
+@pytest.mark.parametrize("key", ["type", "image", "path", "data", "url", "budget"])
+def test_odd_parts_of_a_message_are_sentences(model: wgemma.Model, key: str) -> None:
+    for odd in ODD:
+        part = {"type": "image", key: odd}
+        attempt(model.chat, [{"role": "user", "content": [part]}], max_tokens=1)
+        attempt(model.media_ids, part)
+
+
+def test_odd_arguments_of_every_other_call_are_sentences(model: wgemma.Model, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for odd in ODD:
+        for call in (model.encode_image, model.encode_audio, model.cut_audio, model.media_ids, model.restore):
+            attempt(call, odd)
+        attempt(model.encode_image, "x", odd)
+        attempt(model.encode_audio, (np.zeros(0, np.float32), odd))
+        attempt(model.generate, odd, max_tokens=1)
+        attempt(model.generate, [odd], max_tokens=1)
+        attempt(model.generate, "x", max_tokens=1, logit_bias={5: odd})
+        attempt(model.logits, odd)
+        attempt(model.logits, [2, 3], chunks=odd)
+        attempt(model.logits, [2, 3], chunks=[odd])
+        attempt(model.logits, [2, 3], adapter=odd)
+        attempt(model.logits, [2, 3], adapter={"a": odd})
+        attempt(model.load_adapter, odd)
+        attempt(model.load_adapter, "nowhere", name=odd)
+        attempt(model.load_adapter, "nowhere", scale=odd)
+        attempt(model.unload_adapter, odd)
+        attempt(model.finetune, odd, out=out)
+        for name in ("out", "resume", "progress", "cancel", "validation", "steps"):
+            attempt(model.finetune, "nowhere.jsonl", **{"out": out, name: odd})
+    for odd in ("\0", "\ud800", 5, None, Path("\0")):
+        with pytest.raises(wgemma.SessionError, match="is not a path"):
+            model.save(odd)
+
+
+@pytest.mark.parametrize(
+    "name", ["context", "kv", "precision", "ple", "memory", "device", "projector", "adapter", "announce", "progress"]
+)
+def test_odd_options_of_load_are_sentences(blob: Path, gpu: NativeDevice, name: str) -> None:
+    for odd in ODD:
+        if (name == "device" and odd is None) or (name in ("announce", "progress") and callable(odd)):
+            continue
+        attempt(load_and_close, blob, **{"device": gpu, name: odd})
+        attempt(load_and_close, odd if odd is not None else 5, device=gpu)
+        attempt(load_and_close, blob, adapter=[odd], device=gpu)
+        attempt(load_and_close, blob, adapter={"a": odd}, device=gpu)
+
+
+def test_refused_arguments_are_named(model: wgemma.Model, blob: Path) -> None:
+    refused: list[tuple[str, Callable[[], Any]]] = [
+        ("Did you mean context?", lambda: wgemma.load(blob, n_ctx=5)),
+        ("Did you mean max_tokens?", lambda: list(model.chat(HELLO, max_token=5))),
+        ("Did you mean max_tokens?", lambda: list(model.generate("x", max_token=5))),
+        ("Did you mean epochs?", lambda: model.finetune("x", out="y", epoch=5)),
+        ("Did you mean chunks?", lambda: model.logits([2], chunk=[5])),
+        ("thinking_budget is 'x'", lambda: list(model.chat(HELLO, thinking_budget="x"))),
+        ("messages must be a list such as", lambda: list(model.chat("Hello"))),
+        ("the prompt is None", lambda: list(model.generate(None))),  # type: ignore[arg-type]
+        ("the prompt is b'x'", lambda: list(model.generate(b"x"))),  # no bytes: they would be taken for ids
+        ("chunks is 5", lambda: model.logits([2], chunks=5)),  # type: ignore[arg-type]
+        ("scale is nan", lambda: model.load_adapter("nowhere", scale=math.nan)),
+        ("top_k is a number of 16610 bits", lambda: list(model.generate("x", top_k=HUGE))),
+        ("cancel is 5", lambda: list(model.chat(HELLO, cancel=5))),
+    ]
+    for words, call in refused:
+        with pytest.raises(wgemma.Error, match=re.escape(words)):
+            call()
+
+
+def test_numpys_numbers_are_numbers(model: wgemma.Model) -> None:
+    ids = np.array([2, 30, 31])
+    settings = {"max_tokens": np.int64(2), "top_k": np.int32(5), "temperature": np.float32(0)}
+    assert len(list(model.generate(ids, **settings))) == 2  # type: ignore[arg-type]
+    assert model.logits(ids).shape[0] == 3  # type: ignore[arg-type]
 
 
 def test_there_are_never_more_pieces_than_tokens(model: wgemma.Model) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wgemma.engine.adapting import ALL, Choice
+from wgemma.checks import all_checked, called, refuse_unknown, shown, texts, whole, whole_numbers, yes_or_no
+from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.backend import Backend
 from wgemma.engine.prefix import Replies
 from wgemma.engine.replying import Part, Reply, Usage
@@ -20,6 +21,7 @@ from wgemma.errors import SessionError, SettingsError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
+from wgemma.files.paths import user_path
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
 from wgemma.model.config import Config, find_tensors
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["Model", "Part", "Piece", "Usage", "prompt_style"]
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
+_GENERATE = {"max_tokens", "stop", "adapter"}  # what `generate` takes besides
+_CHAT = {*_GENERATE, "tools", "think", "thinking_budget", "cancel"}
+_FINETUNE = {"out", "resume", "skip_bad", "progress", "cancel"}
 
 # The tokens around the rows of an image or audio clip.
 ENCLOSING = {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")}
@@ -53,6 +58,7 @@ class Piece:
     logprobs: list[tuple[int, float]] = field(default_factory=list)
 
 
+@all_checked
 class Model:
     """A loaded model and its current chat. Close it, or use it in a `with` block."""
 
@@ -98,16 +104,20 @@ class Model:
         **settings: Any,
     ) -> AsyncGenerator[Part, None]:
         """`chat`, for code that runs in an event loop."""
-        pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
-        shown = [content_of(piece.media) for piece in pieces if piece.media is not None]
         self._check_open()
+        request = self._request(max_tokens, settings, stop, _CHAT)
+        yes_or_no("think", think)
+        _check_cancel(cancel)
+        if thinking_budget is not None:
+            thinking_budget = whole("thinking_budget", thinking_budget, 0)
+        pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
+        media = [content_of(piece.media) for piece in pieces if piece.media is not None]
         in_thought = opens_in_thought(pieces)
         parser = ReplyParser(think=think, in_thought=in_thought, tools=tools)
-        request = self._request(max_tokens, settings, stop)
         request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget, cancel=cancel)
         async with self._turns.take():
             chosen = self.backend.adapters.choose(adapter)  # only now: other calls may have loaded or unloaded adapters
-            ids = self._replies.encode(self.tokenizer, pieces, await self._place(shown))
+            ids = self._replies.encode(self.tokenizer, pieces, await self._place(media))
             request = replace(request, ids=ids, adapter=chosen)
             reply = Reply(self.backend, self.tokenizer, self._replies, parser, request)
             async with aclosing(reply.parts()) as parts:
@@ -116,9 +126,10 @@ class Model:
 
     def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Puts the model's own system prompt first if the messages have none."""
-        first = messages[0] if messages else None
-        has_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
-        if not self._files.system or has_one or not isinstance(messages, list | tuple):
+        if not self._files.system or not isinstance(messages, list | tuple):
+            return messages
+        role = messages[0].get("role") if messages and isinstance(messages[0], dict) else None
+        if isinstance(role, str) and role in ("system", "developer"):
             return messages
         return [{"role": "system", "content": self._files.system}, *messages]
 
@@ -141,11 +152,11 @@ class Model:
         **settings: Any,
     ) -> AsyncGenerator[Piece, None]:
         """`generate`, for code that runs in an event loop."""
-        tokenizer = self.tokenizer
-        ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt)
-        request = replace(self._request(max_tokens, settings, stop), ids=ids)
-        stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
         self._check_open()
+        tokenizer = self.tokenizer
+        ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
+        request = replace(self._request(max_tokens, settings, stop, _GENERATE), ids=ids)
+        stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
         held: Piece | None = None  # a token whose text is incomplete waits for the next one
         async with self._turns.take():
             request = replace(request, adapter=self.backend.adapters.choose(adapter))
@@ -244,14 +255,19 @@ class Model:
         """Soft-capped logits at every position of `ids`: [len(ids), vocab]. `chunks` sets the sizes of the passes."""
         import numpy as np
 
-        return np.frombuffer(run(self.logit_bytes(ids, chunks, adapter)), np.float32).reshape(len(ids), -1)
+        rows = _ids(ids)
+        return np.frombuffer(run(self.logit_bytes(rows, chunks, adapter)), np.float32).reshape(len(rows), -1)
 
     async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Choice = ALL) -> bytes:
         """`logits` as raw bytes, for code that runs in an event loop or without NumPy."""
         self._check_open()
+        ids, sizes = _ids(ids), whole_numbers(chunks)
+        if sizes is None:
+            raise SettingsError(f"chunks is {shown(chunks)}; it must be a list of pass sizes.")
+        sizes = [whole("a size in chunks", size, 1) for size in sizes]
         async with self._turns.take():
             setting = self.backend.adapters.choose(adapter)
-            return b"".join([part async for part in self.backend.logits(list(ids), chunks, setting)])
+            return b"".join([part async for part in self.backend.logits(ids, sizes, setting)])
 
     # -- adapters
 
@@ -269,11 +285,12 @@ class Model:
     async def aload_adapter(self, target: Any, name: str | None = None, scale: float = 1.0) -> str:
         """`load_adapter`, for code that runs in an event loop; in a web page `target` may be a `Source`."""
         self._check_open()
+        scale = checked_scale(scale)
         file = await fitting_adapter(find_tensors(self._config, self._opened[0].tensors), target, name)
-        called = name or file.name
+        name = name or file.name
         async with self._turns.take():
-            await self.backend.adapt(self.backend.adapters.having(file, called, scale))
-        return called
+            await self.backend.adapt(self.backend.adapters.having(file, name, scale))
+        return name
 
     def unload_adapter(self, name: str) -> None:
         """Unloads an adapter and frees its memory."""
@@ -313,8 +330,14 @@ class Model:
         and settings."""
         from wgemma.train.finetune import Task, finetune, prepare_task, refuse_adapted
         from wgemma.train.fitting import open_learner
+        from wgemma.train.settings import TrainingSettings
 
         self._check_open()
+        refuse_unknown(settings, {*_FINETUNE, *TrainingSettings.__dataclass_fields__})
+        yes_or_no("resume", resume)
+        yes_or_no("skip_bad", skip_bad)
+        called("progress", progress, "a function that takes a Progress")
+        _check_cancel(cancel)
         engine = self.backend.runner.engine
         refuse_adapted(self._files)
         task = data
@@ -348,32 +371,24 @@ class Model:
 
     # -- settings
 
-    def _request(self, max_tokens: int | None, settings: dict[str, Any], stop: str | Sequence[str]) -> Request:
-        """A request that still lacks its prompt."""
-        return Request((), self._limit(max_tokens), self._sampling(settings), stops=self._stops(stop))
+    def _request(
+        self, max_tokens: int | None, settings: dict[str, Any], stop: str | Sequence[str], others: set[str]
+    ) -> Request:
+        """A request that still lacks its prompt; `others` are the options besides sampling."""
+        refuse_unknown(settings, _SAMPLING | others)
+        stops = texts("stop", stop) + texts("the model's own stop", self._files.params.get("stop"))
+        return Request((), self._limit(max_tokens), self._sampling(settings), stops=stops)
 
     def _sampling(self, settings: dict[str, Any]) -> Sampling:
         """The model's own settings, overridden by the caller's."""
-        unknown = sorted(settings.keys() - _SAMPLING)
-        if unknown:
-            raise SettingsError(f"there is no setting {unknown[0]!r}. Known: {', '.join(sorted(_SAMPLING))}.")
         own = {name: value for name, value in self._files.params.items() if name in _SAMPLING}
         return Sampling(**{**own, **settings})
-
-    def _stops(self, stop: str | Sequence[str] | None) -> list[str]:
-        own = self._files.params.get("stop")
-        both = [text for each in (stop, own) for text in ([each] if isinstance(each, str) else each or ())]
-        if not all(isinstance(text, str) for text in both):
-            raise SettingsError(f"stop is {stop!r}; it must be a string or a list of strings.")
-        return both
 
     def _limit(self, max_tokens: int | None) -> int:
         if max_tokens is None:
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
-        if not isinstance(max_tokens, int) or max_tokens < 1:
-            raise SettingsError(f"max_tokens is {max_tokens!r}; it must be a whole number of at least 1.")
-        return max_tokens
+        return whole("max_tokens", max_tokens, 1)
 
     # -- life
 
@@ -383,11 +398,13 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Saves this chat to a file: its tokens and their KV cache."""
-        run(self._in_turn(lambda: run(self.backend.save(path))))
+        file = user_path(path, SessionError)
+        run(self._in_turn(lambda: run(self.backend.save(file))))
 
     def restore(self, path: str | Path) -> None:
         """Restores a chat saved from the same model; any other file raises an error and changes nothing."""
-        run(self._in_turn(lambda: run(self.backend.restore(path))))
+        file = user_path(path, SessionError)
+        run(self._in_turn(lambda: run(self.backend.restore(file))))
 
     async def _in_turn(self, work: Callable[[], None]) -> None:
         self._check_open()
@@ -421,3 +438,16 @@ def prompt_style(files: ModelFiles, gguf: Gguf) -> Literal["small", "large"]:
     if files.prompt_style is not None:
         return "large" if files.prompt_style == "large" else "small"
     return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
+
+
+def _ids(given: Any) -> list[int]:
+    """Token ids from any series of whole numbers; what they may be depends on the model."""
+    ids = whole_numbers(given)
+    if ids is None:
+        raise SettingsError(f"the prompt is {shown(given)}; it must be text or a list of token ids.")
+    return ids
+
+
+def _check_cancel(cancel: Any) -> None:
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise SettingsError(f"cancel is {shown(cancel)}; it must be an Event, of threading or asyncio.")

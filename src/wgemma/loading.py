@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.api import Model
+from wgemma.checks import called, checked, shown
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.opening import Plan, open_engine, plan, table_choices
 from wgemma.engine.options import Options, context_of
 from wgemma.engine.towers import GpuTowers, heard_by
-from wgemma.errors import DeviceError, ModelError
+from wgemma.errors import DeviceError, ModelError, SettingsError
 from wgemma.files.adapters import fitting_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
@@ -41,6 +42,7 @@ class Loading:
     stages: Stages = field(default_factory=Stages)
 
 
+@checked
 def load(target: str | Path | None = None, **options: Any) -> Model:
     """Loads a model from an Ollama name, a .gguf path or an http(s) URL; by default the one that comes with wgemma.
 
@@ -54,6 +56,7 @@ def load(target: str | Path | None = None, **options: Any) -> Model:
     return run(aload(target, **options))
 
 
+@checked
 async def aload(
     target: str | Path | None = None,
     *,
@@ -70,6 +73,11 @@ async def aload(
 ) -> Model:
     """`load`, for code that runs in an event loop."""
     options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
+    called("progress", progress, "a function that takes a number of bytes")
+    if announce is not None:
+        called("announce", announce, "a function that takes a Plan")
+    if not (device is None or isinstance(device, str) or hasattr(device, "limits")):
+        raise SettingsError(f'device is {shown(device)}; it must be the name of a GPU adapter, "reference", or None.')
     return await open_files(
         locate(target), Loading(options, device, _named(adapter), announce, progress), projector=projector
     )
@@ -185,6 +193,6 @@ def open_device(name: str | None = None) -> Device:
 
     found = [a for a in adapters() if name is None or name.lower() in str(a.info["device"]).lower()]
     if not found:
-        hint = f"no adapter is called {name!r}" if name else "no WebGPU adapter was found"
+        hint = f"no adapter is called {shown(name)}" if name else "no WebGPU adapter was found"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from wgemma.checks import number, shown
 from wgemma.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Adapters:
             wanted = {name: checked_scale(scale) for name, scale in choice.items()}
         else:
             raise SettingsError(
-                f"adapter is {choice!r}; it must be a name, a dict of scales, or None for the base model."
+                f"adapter is {shown(choice)}; it must be a name, a dict of scales, or None for the base model."
             )
         return Setting(tuple((name, self._known(name).digest, scale) for name, scale in wanted.items() if scale))
 
@@ -110,17 +111,14 @@ class Adapters:
         return Setting(tuple(found))
 
     def _known(self, name: str) -> Loaded:
-        if name not in self.loaded:
+        if not isinstance(name, str) or name not in self.loaded:
             there = f"Loaded: {', '.join(self.loaded)}." if self.loaded else "Load one with `load_adapter`."
-            raise SettingsError(f"no adapter called {name!r} is loaded. {there}")
+            raise SettingsError(f"no adapter called {shown(name)} is loaded. {there}")
         return self.loaded[name]
 
 
 def checked_scale(scale: Any) -> float:
-    number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not number or not abs(scale) <= MAX_SCALE:  # also true for NaN
-        raise SettingsError(f"an adapter's scale is {scale!r}; it must be a number, such as 1 or 0.5.")
-    return float(scale)
+    return number("an adapter's scale", scale, -MAX_SCALE, MAX_SCALE)
 
 
 def digest(file: "AdapterFile") -> str:

@@ -128,7 +128,7 @@ class ReferenceBackend:
         return embeddings, spans
 
     def _choose(self, logits: Floats, past: list[int], s: Sampling, dice: np.random.Generator) -> int:
-        bias = dict(s.logit_bias) | dict.fromkeys(self._model.config.suppress_tokens, -np.inf)
+        bias = dict(s.biases(len(logits))) | dict.fromkeys(self._model.config.suppress_tokens, -np.inf)
         ids, probabilities = distribution(
             logits,
             history=[PAD if token >= SOFT else token for token in past],

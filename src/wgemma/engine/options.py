@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from wgemma.checks import one_of, shown, whole
 from wgemma.errors import SettingsError
 from wgemma.model.config import Config
 from wgemma.model.matmul import Precision
@@ -27,21 +28,17 @@ class Options:
     def __post_init__(self) -> None:
         choices = {"kv": ("f16", "f32"), "precision": ("exact", "fast"), "ple": ("auto", "gpu", "host")}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(allowed)}.")
-        for name in ("context", "memory", "chunk"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
-        if self.chunk < 4:
-            raise SettingsError(f"chunk is {self.chunk}; it must be at least 4.")
+            one_of(name, getattr(self, name), allowed)
+        for name, least in {"context": 1, "memory": 0, "chunk": 4}.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name), least))
 
 
 def context_of(config: Config, options: Options) -> int:
     """The most tokens a sequence may have."""
     asked = config.context_length if options.context is None else options.context
     if not 1 <= asked <= config.context_length:
-        raise SettingsError(f"context is {asked}; this model allows 1 to {config.context_length}.")
+        raise SettingsError(f"context is {shown(asked)}; this model allows 1 to {config.context_length}.")
     return asked
 
 

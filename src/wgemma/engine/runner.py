@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wgemma.checks import shown
 from wgemma.engine.buckets import TILES, share
 from wgemma.engine.engine import Engine
 from wgemma.engine.programs import Finish, Programs
@@ -217,7 +218,7 @@ def check_ids(ids: Sequence[int], vocab: int, context: int, senses: Senses[Any] 
         raise SettingsError("the prompt is empty; it needs at least one token.")
     for i in ids:
         if not isinstance(i, int) or not (0 <= i < vocab or (senses is not None and senses.holds(i))):
-            raise SettingsError(f"{i!r} is not a token id; this model has 0 to {vocab - 1}.")
+            raise SettingsError(f"{shown(i)} is not a token id; this model has 0 to {vocab - 1}.")
     if len(ids) > context:
         raise ContextOverflow(
             f"the prompt has {len(ids)} tokens; the context holds {context}. "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wgemma.checks import number, shown, whole
 from wgemma.errors import SettingsError
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.ledger import Ledger
@@ -23,6 +24,24 @@ FEW_THREADS = 256  # on a software adapter, where every thread costs time
 QUAD = 16  # bytes: logits are read four at a time
 BLOCK = 64  # logits that share a peak
 PEAKS = 32  # peaks per workgroup
+MAX_BIAS = 1e9  # far above any logit, and finite in float32 at any temperature
+
+# The least and the most each setting may be.
+NUMBERS: dict[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "repeat_penalty": (1e-3, 1e3),
+    "presence_penalty": (-1e3, 1e3),
+    "frequency_penalty": (-1e3, 1e3),
+}
+WHOLE: dict[str, tuple[int, int]] = {
+    "top_k": (0, 1 << 31),
+    "repeat_last_n": (-1, 1 << 31),
+    "seed": (-(1 << 63), (1 << 64) - 1),
+    "logprobs": (0, MAX_ALTERNATIVES),
+}
+OPTIONAL = ("seed", "logprobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +61,12 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        ranges: dict[str, tuple[float, float]] = {
-            "temperature": (0, 100),
-            "top_k": (0, 1 << 31),
-            "top_p": (0, 1),
-            "min_p": (0, 1),
-            "repeat_penalty": (1e-3, 1e3),
-            "presence_penalty": (-1e3, 1e3),
-            "frequency_penalty": (-1e3, 1e3),
-            "repeat_last_n": (-1, 1 << 31),
-            "logprobs": (0, MAX_ALTERNATIVES),
-        }
-        for name, (least, most) in ranges.items():
-            value = getattr(self, name)
-            if value is None and name == "logprobs":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-                raise SettingsError(f"{name} is {value!r}; it must be a number from {least:g} to {most:g}.")
-        for token, bias in dict(self.logit_bias).items():
-            numbers = isinstance(token, int) and isinstance(bias, int | float)
-            if not numbers or math.isnan(bias) or bias == math.inf:
-                raise SettingsError(f"logit_bias contains {token!r}: {bias!r}; it must map token ids to numbers.")
-        for name in ("top_k", "repeat_last_n", "logprobs", "seed"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, int | float) or value % 1:
-                raise SettingsError(f"{name} is {value!r}; it must be a whole number.")
-            object.__setattr__(self, name, int(value))  # a file may have 64.0
+        for name, (least, most) in NUMBERS.items():
+            object.__setattr__(self, name, number(name, getattr(self, name), least, most))
+        for name, bounds in WHOLE.items():
+            if getattr(self, name) is not None or name not in OPTIONAL:
+                object.__setattr__(self, name, whole(name, getattr(self, name), *bounds))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
     @property
     def penalises(self) -> bool:
@@ -83,6 +80,13 @@ class Sampling:
     def settled(self) -> "Sampling":
         """The same with a fixed seed, so that a restarted reply continues as it began."""
         return self if self.seed is not None else replace(self, seed=random.getrandbits(64))
+
+    def biases(self, vocab: int) -> Mapping[int, float]:
+        """`logit_bias`, which raises if a token is not in the vocabulary."""
+        for token in self.logit_bias:
+            if token >= vocab:
+                raise SettingsError(f"logit_bias has token {shown(token)}; the vocabulary has {vocab}.")
+        return self.logit_bias
 
     def pack(self, context: int) -> bytes:
         """The kernels' Settings (kernels/sampler.wgsl)."""
@@ -103,6 +107,16 @@ class Sampling:
             self.greedy,
             self.logprobs or 0,
         )
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """A bias of −∞ rules a token out."""
+    if not isinstance(given, Mapping):
+        raise SettingsError(f"logit_bias is {shown(given)}; it must map token ids to numbers.")
+    return {
+        whole("a token of logit_bias", token, 0): number("a value of logit_bias", bias, -math.inf, MAX_BIAS)
+        for token, bias in given.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +169,7 @@ class Sampler:
         self.device.write(self.settings, 0, sampling.pack(context))
         if adjusts:
             bias = array("f", bytes(4 * self.config.vocab_size))
-            for token, value in sampling.logit_bias.items():
-                if not 0 <= token < self.config.vocab_size:
-                    raise SettingsError(f"logit_bias has token {token}; the vocabulary has {self.config.vocab_size}.")
+            for token, value in sampling.biases(self.config.vocab_size).items():
                 bias[token] = value
             for token in self.config.suppress_tokens:
                 bias[token] = -math.inf

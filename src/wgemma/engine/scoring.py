@@ -6,7 +6,6 @@ from wgemma.engine.programs import Finish
 from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.soft import outside
-from wgemma.errors import SettingsError
 from wgemma.gpu.tape import Tape
 from wgemma.sync import breathe
 
@@ -16,8 +15,6 @@ async def logits(
 ) -> AsyncGenerator[bytes, None]:
     """Yields f32 [rows, vocab], some rows at a time; computes the sequence from its start, in passes of `chunks`."""
     check_ids(ids, runner.engine.config.vocab_size, runner.engine.context, runner.senses)
-    if any(not isinstance(size, int) or size < 1 for size in chunks):
-        raise SettingsError(f"chunks are {list(chunks)!r}; each must be at least 1.")
     sequence.reset()
     await runner.enter(sequence)
     most, sizes, images = runner.logit_rows, list(chunks), runner.images(ids)

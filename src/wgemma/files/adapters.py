@@ -6,7 +6,8 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
-from wgemma.errors import AdapterError
+from wgemma.checks import shown
+from wgemma.errors import AdapterError, SettingsError
 from wgemma.files.adapter_gguf import open_gguf_adapter, write_gguf_adapter
 from wgemma.files.adapter_pairs import AdapterFile, OpenAdapter, Pair, adapter_errors, check_fits
 from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, open_peft, read_peft, write_peft
@@ -49,6 +50,8 @@ def open_adapter(target: str | Path, name: str | None = None) -> OpenAdapter:
 
 async def fitting_adapter(tensors: Mapping[str, Tensor], target: Any, name: str | None) -> AdapterFile:
     """The adapter that `target` is, has open or names, once its header fits these tensors: a misfit is never read."""
+    if name is not None and not isinstance(name, str):
+        raise SettingsError(f"an adapter's name is {shown(name)}; it must be a string.")
     opened = target if isinstance(target, AdapterFile | OpenAdapter) else await aopen_adapter(target, name)
     check_fits(opened, tensors)
     return opened if isinstance(opened, AdapterFile) else await opened.read()
@@ -57,7 +60,7 @@ async def fitting_adapter(tensors: Mapping[str, Tensor], target: Any, name: str 
 async def aopen_adapter(target: Any, name: str | None = None) -> OpenAdapter:
     """Async `open_adapter`. In a page it also takes a `Source` of a GGUF adapter, or two for PEFT: configuration and
     weights."""
-    if isinstance(target, tuple):
+    if isinstance(target, tuple) and len(target) == 2:
         config, weights = target
         return await _open_pair(config, weights, name or "adapter")
     local = not (is_url(target) if isinstance(target, str) else isinstance(target, bytes) or hasattr(target, "read"))
@@ -65,8 +68,8 @@ async def aopen_adapter(target: Any, name: str | None = None) -> OpenAdapter:
     if path is not None and path.name in (CONFIG, WEIGHTS):
         path = path.parent
     called = name or (path.name.removesuffix(".gguf") if path else _last(target))
-    shown = without_password(str(path or target))
-    with adapter_errors(shown):
+    where = without_password(str(path or target))
+    with adapter_errors(where):
         if path is not None and S_ISDIR(mode(path)):
             opened = await open_peft(_config_of(path), path / WEIGHTS, called or path.resolve().name)
         else:
@@ -76,7 +79,7 @@ async def aopen_adapter(target: Any, name: str | None = None) -> OpenAdapter:
             except BaseException:
                 gguf.close()
                 raise
-    return replace(opened, where=shown)
+    return replace(opened, where=where)
 
 
 async def _open_pair(config: Source, weights: Source, name: str) -> OpenAdapter:

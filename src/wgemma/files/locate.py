@@ -7,6 +7,7 @@ from typing import Any
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.paths import user_path
 from wgemma.files.sources import is_url
 from wgemma.files.web import without_password
 
@@ -33,8 +34,10 @@ class ModelFiles:
 def locate(target: str | Path | None) -> ModelFiles:
     """The files for `target`. If it is neither a file nor a URL, it is a name in the Ollama store; None or its name is
     the embedded model."""
-    if target is None or target == NAME:
+    if target is None or (isinstance(target, str) and target == NAME):
         return _embedded()
+    if not (isinstance(target, str) and is_url(target)):
+        user_path(target)  # refuses what no file or model is called
     text = str(target)
     if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
         return ModelFiles(without_password(text), text)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from wgemma.checks import shown
 from wgemma.errors import Error, SourceError
 
 
@@ -15,7 +16,7 @@ def user_path(path: str | os.PathLike[str], error: Callable[[str], Error] = Sour
     """`path` as a `Path`, with a leading `~` expanded; raises `error` if no file can have it as its name."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise error(f"{path!r:.80} is not a path; pass a string or a pathlib.Path.")
+        raise error(f"{shown(path)} is not a path; pass a string or a pathlib.Path.")
     if "\0" in text:
         raise error(f"{text!r:.80} is not a path: it contains a zero byte.")
     try:

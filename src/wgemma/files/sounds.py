@@ -15,6 +15,7 @@ from io import BytesIO
 from operator import index, mul
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from wgemma.checks import shown
 from wgemma.errors import MediaError
 from wgemma.files.images import FileLike, contents, is_a
 
@@ -308,9 +309,9 @@ def _from_array(values: "SoundArray", rate: int) -> Sound:
     try:
         rate = index(rate)
     except TypeError:
-        raise MediaError(f"a rate is a whole number of samples a second, not {rate!r}.") from None
+        raise MediaError(f"a rate is a whole number of samples a second, not {shown(rate)}.") from None
     if not 1 <= rate <= MAX_RATE:
-        raise MediaError(f"the rate is {rate} samples a second; wgemma reads 1 to {MAX_RATE}.")
+        raise MediaError(f"the rate is {shown(rate)} samples a second; wgemma reads 1 to {MAX_RATE}.")
     shape = "×".join(map(str, values.shape))
     if values.ndim not in (1, 2):
         raise MediaError(f"an array of {shape or 'no dimension'} is not a sound: use samples, or samples×channels.")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wgemma.checks import shown
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.model.config import MAX_HEADS, MAX_LAYERS, MAX_WIDTH, Wanted
@@ -60,7 +61,9 @@ class VisionConfig:
     def fit(self, width: int, height: int, budget: int) -> tuple[int, int]:
         """The size in pixels an image is resized to; raises `ModelError` if the position table is too short for it."""
         if not isinstance(budget, int) or budget not in BUDGETS:
-            raise ModelError(f"an image cannot become {budget} tokens; use one of {', '.join(map(str, BUDGETS))}.")
+            raise ModelError(
+                f"an image cannot become {shown(budget)} tokens; use one of {', '.join(map(str, BUDGETS))}."
+            )
         across, down = fitted(width, height, budget)
         longest = max(across, down) // self.patch
         if longest > self.places:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from wgemma.checks import shown
 from wgemma.errors import TemplateError
 from wgemma.files.images import from_base64
 
-KINDS: dict[Any, Literal["image", "audio"]] = {
+KINDS: dict[str, Literal["image", "audio"]] = {
     "image": "image",
     "image_url": "image",
     "audio": "audio",
@@ -41,13 +42,15 @@ class Content:
 
 def content_of(part: Mapping[str, Any]) -> Content:
     """The image or sound of a message part."""
-    name = part.get("type")
-    if name == "video":
+    name = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(name, str) and name == "video":
         raise TemplateError("videos are not supported. Send some of the frames as images, in order.")
-    kind = KINDS[name]
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise TemplateError(f'{shown(part)} is no image or sound; write {{"type": "image", "image": "cat.png"}}.')
     budget = part.get("budget") if kind == "image" else None
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
-        raise TemplateError(f"the budget of an image is {budget!r:.40}; it must be a number of tokens, such as 280.")
+        raise TemplateError(f"the budget of an image is {shown(budget)}; it must be a number of tokens, such as 280.")
     if name == "image_url":
         return Content(kind, _data_url(_inner(part, "image_url", "url"), kind), budget)
     if name == "input_audio":
@@ -83,7 +86,7 @@ def _inner(part: Mapping[str, Any], outer: str, key: str) -> Any:
 def _data_url(url: Any, kind: str) -> bytes:
     if not isinstance(url, str) or url[:5].lower() != "data:":
         raise TemplateError(
-            f"wgemma does not fetch a {WORDS[kind]} from the web: {str(url)!r:.60} must be a data: URL. "
+            f"wgemma does not fetch a {WORDS[kind]} from the web: {shown(url)} must be a data: URL. "
             "Download it and send its bytes."
         )
     return from_base64(url, WORDS[kind])

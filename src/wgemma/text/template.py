@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from wgemma.checks import checked, shown
 from wgemma.errors import TemplateError
 from wgemma.text.declaration import write_declaration
 from wgemma.text.segments import Segment, Writer, write_entries, write_value
@@ -35,6 +36,19 @@ _PLACEHOLDERS = {
     "input_audio": "<|audio|>",
     "video": "<|video|>",
 }
+# What a message may say, and the types it may say it in.
+_KEYS = (
+    "content",
+    "images",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "thinking",
+    "tool_call_id",
+    "tool_calls",
+    "tool_name",
+)
+_TYPES = (str, int, float, list, dict, type(None))
 _OPEN_THOUGHT = "<|channel>thought\n"
 _CLOSE_THOUGHT = "<channel|>"
 
@@ -53,6 +67,7 @@ class _Entry:
         return self.message.get("tool_calls")
 
 
+@checked
 def render(
     messages: Sequence[Any],
     *,
@@ -113,8 +128,8 @@ def _begin(
     entries: list[_Entry], tools: Sequence[Any] | None, *, think: bool, size: str
 ) -> tuple[Writer, list[_Entry]]:
     """The prompt up to and including the system turn, and the remaining turns."""
-    if size not in ("small", "large"):
-        raise TemplateError(f'there is no template size {size!r}. Use "small" (E2B, E4B) or "large" (12B and up).')
+    if not isinstance(size, str) or size not in ("small", "large"):
+        raise TemplateError(f'there is no template size {shown(size)}. Use "small" (E2B, E4B) or "large" (12B and up).')
     out = Writer()
     declared = [] if tools is None else _sequence(tools, "tools")
     out.mark("<bos>")
@@ -140,7 +155,8 @@ def opens_in_thought(pieces: Sequence[Segment]) -> bool:
 
 def _sequence(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise TemplateError(f"{name} must be a list of objects, not a {type(value).__name__}.")
+        sample = {"messages": '[{"role": "user", "content": "Hello"}]'}.get(name, "[{…}, …]")
+        raise TemplateError(f"{name} must be a list such as {sample}, not {shown(value)}.")
     return list(value)
 
 
@@ -154,6 +170,10 @@ def _entries(messages: list[Any]) -> list[_Entry]:
         if role is None:
             told = f"the role {name[:40]!r}" if isinstance(name, str) else "no role"
             raise TemplateError(f"messages[{index}] has {told}; use system, user, assistant or tool.")
+        for key in _KEYS:
+            if not isinstance(message.get(key), _TYPES):
+                told = f"a {key} that is a {type(message[key]).__name__}"
+                raise TemplateError(f"messages[{index}] has {told}; use strings, numbers, lists and dicts.")
         entry = _Entry(index, role, message)
         if entry.calls and role != "model":
             raise TemplateError(
