@@ -4,8 +4,12 @@ import asyncio
 import base64
 import json
 import math
+import os
+import random
 import re
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -470,6 +474,94 @@ def test_a_closed_model_says_so_and_closing_twice_is_nothing(blob: Path, gpu: Na
         list(stream)
     with pytest.raises(wgemma.SessionError, match="is closed"):
         list(loaded.generate("Once"))
+
+
+def calls(tmp_path: Path) -> dict[str, Callable[[wgemma.Model], Any]]:
+    """One long call of each kind, by name."""
+    return {
+        "generate": lambda model: [list(model.generate("x", max_tokens=400)) for _ in range(1000)],
+        "chat": lambda model: [list(model.chat(HELLO, max_tokens=400)) for _ in range(1000)],
+        "logits": lambda model: [model.logits([2, 5] * 30, chunks=[1] * 60) for _ in range(1000)],
+        "save": lambda model: [model.save(tmp_path / "chat") for _ in range(100_000)],
+        "reset": lambda model: [model.reset() for _ in range(10_000_000)],
+    }
+
+
+@pytest.mark.parametrize("repetition", range(4))
+@pytest.mark.parametrize("kind", ["generate", "chat", "logits", "save", "reset"])
+def test_closing_ends_the_calls_of_other_threads(
+    blob: Path, gpu: NativeDevice, tmp_path: Path, kind: str, repetition: int
+) -> None:
+    """The moment is random; whatever it hits must end as it should."""
+    before = gpu.allocated
+    loaded, ended = wgemma.load(blob, device=gpu), list[BaseException | None]()
+
+    def call() -> None:
+        try:
+            ended.append(calls(tmp_path)[kind](loaded) and None)
+        except BaseException as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    threading.Event().wait(random.random() / 5)
+    loaded.close()
+    assert gpu.allocated == before
+    for thread in threads:
+        thread.join(20)
+    assert [type(error) for error in ended] == [wgemma.SessionError] * 2
+
+
+def test_closing_ends_training(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    """Three seconds: the kernels of training are compiled."""
+    before, loaded = gpu.allocated, wgemma.load(blob, device=gpu)
+    examples = [{"prompt": "a b c", "completion": "d e f"}] * 4
+    options: dict[str, Any] = {"out": tmp_path / "out", "steps": 1000, "seq": 32, "batch": 1, "rank": 4}
+    with pytest.raises(wgemma.SessionError, match="is closed"):
+        loaded.finetune(examples, progress=lambda step: loaded.close(), **options)
+    assert gpu.allocated == before
+
+
+FORKED = """
+import gc, os, signal, sys, wgemma
+model = wgemma.load(sys.argv[1])
+reply = model.generate("x", max_tokens=9)
+next(reply)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    hello = [{"role": "user", "content": "Hello"}]
+    refused = 0
+    for call in (
+        lambda: next(reply), lambda: list(model.generate("x")), lambda: list(model.chat(hello)), model.reset,
+        lambda: model.logits([2]), lambda: model.encode_image("x"), lambda: model.save("x"), lambda: model.restore("x"),
+        lambda: model.load_adapter("x"), lambda: model.finetune([], out="x"),
+    ):
+        try:
+            call()
+        except wgemma.SessionError as error:
+            refused += "loaded in another process" in str(error)
+    try:
+        wgemma.load(sys.argv[1])
+    except wgemma.DeviceError as error:
+        refused += "before this process was forked" in str(error)
+    with model:
+        pass
+    del model, reply
+    gc.collect()
+    sys.exit(refused)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(code, len(list(reply)))
+model.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_refused_and_never_hangs(blob: Path) -> None:
+    """Three seconds: a process of its own, because the child must also be able to exit."""
+    done = subprocess.run([sys.executable, "-c", FORKED, blob], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["11", "8"], done.stderr
 
 
 def test_a_chat_is_saved_and_restored(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:

@@ -72,8 +72,7 @@ class Model:
         self._files = files
         self._opened = opened
         self._config = config
-        self._closed = False
-        self._turns = Turns()
+        self._turns = Turns(self.name, backend.stop, self._free)
         self._replies = Replies()
 
     # -- chat
@@ -104,7 +103,7 @@ class Model:
         **settings: Any,
     ) -> AsyncGenerator[Part, None]:
         """`chat`, for code that runs in an event loop."""
-        self._check_open()
+        self._turns.check()
         request = self._request(max_tokens, settings, stop, _CHAT)
         yes_or_no("think", think)
         _check_cancel(cancel)
@@ -122,7 +121,8 @@ class Model:
             reply = Reply(self.backend, self.tokenizer, self._replies, parser, request)
             async with aclosing(reply.parts()) as parts:
                 async for part in parts:
-                    yield part
+                    with self._turns.paused():
+                        yield part
 
     def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Puts the model's own system prompt first if the messages have none."""
@@ -152,7 +152,7 @@ class Model:
         **settings: Any,
     ) -> AsyncGenerator[Piece, None]:
         """`generate`, for code that runs in an event loop."""
-        self._check_open()
+        self._turns.check()
         tokenizer = self.tokenizer
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
         request = replace(self._request(max_tokens, settings, stop, _GENERATE), ids=ids)
@@ -165,11 +165,13 @@ class Model:
                     if token.id in tokenizer.stop_ids:
                         break
                     if held:
-                        yield held
+                        with self._turns.paused():
+                            yield held
                     piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
                     held = piece if decoder.pending or stops.pending else None
                     if held is None:
-                        yield piece
+                        with self._turns.paused():
+                            yield piece
                     if stops.found:
                         return
         if held:
@@ -210,7 +212,7 @@ class Model:
 
     async def acut_audio(self, source: Any) -> list[Sound]:
         """`cut_audio`, for code that runs in an event loop."""
-        self._check_open()
+        self._turns.check()
         async with self._turns.take():
             samples = await self.backend.samples(source)
         return [Sound(RATE, 1, samples[start:end]) for start, end in cuts(samples)]
@@ -218,7 +220,7 @@ class Model:
     async def _encoded(self, content: Content) -> "NDArray[np.float32]":
         import numpy as np
 
-        self._check_open()
+        self._turns.check()
         async with self._turns.take():
             rows = await self.backend.encode(content)
         return np.frombuffer(rows, np.float32).reshape(-1, self.backend.towers.width)
@@ -233,7 +235,7 @@ class Model:
     async def amedia_ids(self, part: Mapping[str, Any]) -> list[int]:
         """`media_ids`, for code that runs in an event loop."""
         content = content_of(part)
-        self._check_open()
+        self._turns.check()
         async with self._turns.take():
             return (await self._place([content]))[0]
 
@@ -260,7 +262,7 @@ class Model:
 
     async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Choice = ALL) -> bytes:
         """`logits` as raw bytes, for code that runs in an event loop or without NumPy."""
-        self._check_open()
+        self._turns.check()
         ids, sizes = _ids(ids), whole_numbers(chunks)
         if sizes is None:
             raise SettingsError(f"chunks is {shown(chunks)}; it must be a list of pass sizes.")
@@ -284,7 +286,7 @@ class Model:
 
     async def aload_adapter(self, target: Any, name: str | None = None, scale: float = 1.0) -> str:
         """`load_adapter`, for code that runs in an event loop; in a web page `target` may be a `Source`."""
-        self._check_open()
+        self._turns.check()
         scale = checked_scale(scale)
         file = await fitting_adapter(find_tensors(self._config, self._opened[0].tensors), target, name)
         name = name or file.name
@@ -298,7 +300,7 @@ class Model:
 
     async def aunload_adapter(self, name: str) -> None:
         """`unload_adapter`, for code that runs in an event loop."""
-        self._check_open()
+        self._turns.check()
         async with self._turns.take():
             await self.backend.adapt(self.backend.adapters.without(name))
 
@@ -332,7 +334,7 @@ class Model:
         from wgemma.train.fitting import open_learner
         from wgemma.train.settings import TrainingSettings
 
-        self._check_open()
+        self._turns.check()
         refuse_unknown(settings, {*_FINETUNE, *TrainingSettings.__dataclass_fields__})
         yes_or_no("resume", resume)
         yes_or_no("skip_bad", skip_bad)
@@ -353,6 +355,11 @@ class Model:
                 resume=resume,
                 skip_bad=skip_bad,
             )
+
+        def report(step: "Progress") -> None:
+            progress(step)
+            self._turns.check()
+
         async with self._turns.take():
             engine = self.backend.runner.engine  # may have been rebuilt meanwhile
             learner = await open_learner(engine, task.settings)
@@ -362,7 +369,7 @@ class Model:
                     learner,
                     base=self.name,
                     model=fingerprint(engine),
-                    progress=progress,
+                    progress=report,
                     cancel=cancel,
                     memory=lambda: engine.device.allocated,
                 )
@@ -407,21 +414,19 @@ class Model:
         run(self._in_turn(lambda: run(self.backend.restore(file))))
 
     async def _in_turn(self, work: Callable[[], None]) -> None:
-        self._check_open()
+        self._turns.check()
         async with self._turns.take():
             work()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionError(f"{self.name} is closed; load it again.")
-
     def close(self) -> None:
-        """Frees all memory."""
-        if not self._closed:
-            self._closed = True
-            self.backend.close()
-            for gguf in self._opened:
-                gguf.close()
+        """Frees all memory. Other threads' calls end with `SessionError`; this waits for what the GPU is computing. In
+        a forked child it does nothing."""
+        self._turns.close()
+
+    def _free(self) -> None:
+        self.backend.close()
+        for gguf in self._opened:
+            gguf.close()
 
     def __enter__(self) -> "Model":
         return self

@@ -72,6 +72,10 @@ class Backend(Protocol):
         """Starts again on a new device after the old one was lost."""
         ...
 
+    def stop(self) -> None:
+        """Ends what another thread computes, with `SessionError`, after the current pass; nothing runs from now on."""
+        ...
+
     def release_towers(self) -> None: ...
     def reset(self) -> None: ...
     async def save(self, path: str | PathLike[str]) -> None: ...
@@ -89,7 +93,7 @@ class GpuBackend:
         self.sequence = TokenSequence()
         self.name = engine.device.info.name
         self._owned = owned
-        self._closed = False
+        self._stopped = self._closed = False
 
     @property
     def engine(self) -> Engine:
@@ -126,7 +130,7 @@ class GpuBackend:
                         yield token
                 return
             except DeviceError as loss:
-                if self._closed:
+                if self._stopped:
                     raise SessionError("this model was closed in the middle of a reply.") from None
                 if attempt == REBUILDS or not isinstance(loss, DeviceLost):
                     raise
@@ -165,6 +169,8 @@ class GpuBackend:
             try:
                 return await work()
             except DeviceLost:
+                if self._stopped:
+                    raise SessionError("this model was closed in the middle of a call.") from None
                 await self.rebuild()
         return await work()
 
@@ -178,7 +184,11 @@ class GpuBackend:
         engine = await open_engine(ledger, old.gguf, old.config, old.options)
         await engine.adapt(old.adapters)
         self.runner, self.sequence = Runner(engine, self.senses), TokenSequence()
+        self.runner.stopped = self._stopped
         await self.device.confirm()
+
+    def stop(self) -> None:
+        self._stopped = self.runner.stopped = True
 
     def release_towers(self) -> None:
         self.towers.release()

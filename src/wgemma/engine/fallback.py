@@ -163,6 +163,9 @@ class ReferenceBackend:
     async def samples(self, source: Any) -> "array[float]":
         return await self.senses.samples(source)
 
+    def stop(self) -> None:
+        """Does nothing: NumPy cannot be interrupted."""
+
     def release_towers(self) -> None:
         self.towers.release()
 

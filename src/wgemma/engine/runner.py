@@ -17,7 +17,7 @@ from wgemma.engine.senses import Senses
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.snapshot import Snapshot
 from wgemma.engine.soft import common_start, outside, runs
-from wgemma.errors import ContextOverflow, OutOfMemory, SettingsError
+from wgemma.errors import ContextOverflow, OutOfMemory, SessionError, SettingsError
 from wgemma.gpu.device import Buffer
 from wgemma.model.cache import Cache
 from wgemma.model.passes import PAD, ROW_BYTES, SOFT, Row, pack_rows
@@ -35,6 +35,7 @@ class Runner:
         self.device = engine.device
         self.senses = senses
         self.ledger = engine.ledger.part()
+        self.stopped = False  # another thread closes the model: the next pass is refused
         self.resident: TokenSequence | None = None  # the sequence in the cache
         options, context = engine.options, engine.context
         try:
@@ -150,7 +151,9 @@ class Runner:
         return count
 
     async def advance(self, sequence: TokenSequence, end: int) -> None:
-        """Grows the cache to `end` positions, which are written next."""
+        """Grows the cache to `end` positions, which are written next. Every pass begins with this."""
+        if self.stopped:
+            raise SessionError("this model was closed in the middle of a call.")
         await self.cache.make_room(end)
         sequence.written = max(sequence.written, end)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import wgpu
 
+from wgemma import forks
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.bytes import around, cut, put_end
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Command, Copy, Limits, Program, Span
@@ -52,6 +53,7 @@ _FEATURES = {
 def adapters() -> list[Any]:
     """All adapters, fastest kind first, without OpenGL, whose compute support is far behind Vulkan's."""
     order = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
+    _refuse_forked()
     _leave_out_opengl()
     try:
         with _quiet_wayland():
@@ -60,6 +62,28 @@ def adapters() -> list[Any]:
         raise DeviceError(f"WebGPU failed to start: {trouble}") from None
     usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
     return sorted(usable, key=lambda adapter: order.index(kind) if (kind := _kind(adapter)) in order else 9)
+
+
+_started: int | None = None  # `forks.count` when this process, or the one it was forked off, first used WebGPU
+
+
+def _refuse_forked() -> None:
+    """Refuses to use WebGPU in the child of a process that did: the driver's threads are missing, so it would hang."""
+    global _started
+    if _started is None:
+        _started = forks.count
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_abandon)
+    if _started != forks.count:
+        raise DeviceError(
+            "WebGPU was started before this process was forked, so it cannot be used here. Load the first model after "
+            'the fork, or start processes with multiprocessing.get_context("spawn").'
+        )
+
+
+def _abandon() -> None:
+    """Leaves the parent's GPU objects alone in a forked child, where releasing them would hang."""
+    wgpu.GPUObjectBase.__del__ = lambda self: None
 
 
 def _leave_out_opengl() -> None:
@@ -144,6 +168,7 @@ class NativeDevice:
         trusted: bool = True,
         compact: bool | None = None,
     ) -> None:
+        _refuse_forked()
         adapter = adapter or _first_adapter()
         self._adapter, self._asked = adapter, (limits, features, trusted, compact)
         info = adapter.info
@@ -167,6 +192,7 @@ class NativeDevice:
         self._trusted = trusted
         self._distrusted: set[str] = set()
         self._lost = ""
+        self._forks = forks.count
         self._staging: list[Any] = []
         # Compiling is slow, so kernels compile in parallel; building a program blocks until its own are done.
         self._compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_COMPILERS))
@@ -264,7 +290,9 @@ class NativeDevice:
         return DeviceError(f"{what}: {error}")
 
     def check(self) -> None:
-        """Raises `DeviceLost` when the GPU is gone."""
+        """Raises `DeviceLost` when the GPU is gone, and `DeviceError` in a forked child, which never has it."""
+        if self._forks != forks.count:
+            raise DeviceError(f"{self.info.name} was opened in another process, before a fork.")
         if getattr(self._device, "_poller", self) is None:  # destroyed: no answer would ever come
             self._lost = self._lost or "the driver gave it up"
         if self._lost:
@@ -412,6 +440,8 @@ class NativeDevice:
         return device
 
     def close(self) -> None:
+        if self._forks != forks.count:
+            return
         self._lost = self._lost or "it was closed"
         self._compilers.shutdown(cancel_futures=True)
         self._kernels.clear()
