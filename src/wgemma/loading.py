@@ -12,7 +12,7 @@ from wgemma.checks import called, checked, shown
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.opening import Plan, open_engine, plan, table_choices
-from wgemma.engine.options import Options, context_of
+from wgemma.engine.options import Options, check_room, context_of
 from wgemma.engine.towers import GpuTowers, heard_by
 from wgemma.errors import DeviceError, ModelError, SettingsError
 from wgemma.files.adapters import fitting_adapter
@@ -170,6 +170,7 @@ async def _backend(
     try:
         towers = GpuTowers(ledger, name, config.width, gguf, projectors, heard_by(loading.progress))
         options = replace(loading.options, images=towers.sees)
+        check_room(config, options, opened.limits)
         if loading.announce is not None:
             on_gpu = (await table_choices(opened, gguf, config, options))[0]
             loading.announce(await plan(opened, gguf, config, options, table_on_gpu=on_gpu))

@@ -182,7 +182,9 @@ def test_a_result_that_cannot_be_given_is_a_sentence(device: NativeDevice) -> No
     buffer = filled(device, 1)
     reading = device.read_later(buffer, 0, 4)
     reading._staging.destroy()
-    with pytest.raises(DeviceError, match="reading a result from the GPU failed: "):
+    with pytest.raises(
+        DeviceError, match=r"^reading a result from the GPU failed on .* tests this GPU and its driver\.$"
+    ):
         run(reading.bytes())
     device.free(buffer)
 
@@ -191,6 +193,27 @@ def test_a_result_that_cannot_be_given_is_a_sentence(device: NativeDevice) -> No
 def test_a_buffer_beyond_the_limits_is_out_of_memory(device: NativeDevice, size: int) -> None:
     with pytest.raises(OutOfMemory, match="the weights needs "):
         device.buffer(size, "the weights")
+
+
+def test_an_error_of_wgpus_is_a_sentence_and_its_own_text_the_cause(device: NativeDevice) -> None:
+    buffer = filled(device, 1)
+    device.free(buffer)
+    with pytest.raises(
+        DeviceError, match=r"^writing to the GPU failed on [^\n]* tests this GPU and its driver\.$"
+    ) as told:
+        device.write(buffer, 0, bytes(4))
+    assert told.value.__cause__ is not None
+
+
+def test_more_bytes_than_a_binding_holds_are_out_of_memory(
+    floor: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floor, "limits", replace(floor.limits, binding=256))
+    buffer, tape = floor.buffer(512, "test"), Tape(floor, "test")
+    tape.run("clear", [1], {"words": buffer}, {"count": 128})
+    with pytest.raises(OutOfMemory, match=r"^clear needs 512 bytes at once; .* allows 256\.$"):
+        tape.program()
+    floor.free(buffer)
 
 
 def test_allocated_counts_live_bytes(device: NativeDevice) -> None:

@@ -22,7 +22,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"epochs": None}, "epochs is None"),
     ({"steps": 0}, "steps is 0"),
     ({"batch": 0}, "batch is 0"),
-    ({"seq": 1}, "seq is 1; it must be a whole number from 2"),
+    ({"seq": 1}, "seq is 1; it must be a whole number of at least 2"),
     ({"seed": -1}, "seed is -1"),
     ({"dropout": 1.0}, "dropout is 1.0; it must be a number from 0 to below 1"),
     ({"weight_decay": math.inf}, "weight_decay is inf"),

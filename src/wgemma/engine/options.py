@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from wgemma.checks import one_of, shown, whole
-from wgemma.errors import SettingsError
+from wgemma.errors import ModelError, SettingsError
+from wgemma.gpu.device import Limits
+from wgemma.model.cache import ring_places, token_bytes
 from wgemma.model.config import Config
 from wgemma.model.matmul import Precision
+from wgemma.model.rotary import table_bytes
 
 CHUNK = 512  # the most rows per forward pass
 IMAGE_ROWS = (640, 1152)  # except for images that must not be split: up to 560 and 1120 tokens
@@ -40,6 +43,27 @@ def context_of(config: Config, options: Options) -> int:
     if not 1 <= asked <= config.context_length:
         raise SettingsError(f"context is {shown(asked)}; this model allows 1 to {config.context_length}.")
     return asked
+
+
+def check_room(config: Config, options: Options, limits: Limits) -> None:
+    """Refuses a context or a window too large for the GPU's buffers, before anything is computed or allocated."""
+    most, context = min(limits.binding, limits.buffer), context_of(config, options)
+    table = max(table_bytes(layer.rotary_pairs, context) for layer in config.layers)
+    if table > most:
+        raise SettingsError(
+            f"a context of {context} tokens needs a buffer of {table} bytes; this GPU allows {most}. "
+            "Load the model with a smaller context."
+        )
+    places, sliding = (
+        ring_places(config, most_rows(config, options)),
+        [layer for layer in config.layers if layer.sliding],
+    )
+    ring = max((places * token_bytes(layer, options.kv) for layer in sliding), default=0)
+    if ring > most:
+        raise ModelError(
+            f"the model's sliding window of {config.window} tokens needs a buffer of {ring} bytes; this GPU allows "
+            f"{most}. Use another GPU, or load the model on the device 'reference'."
+        )
 
 
 def most_rows(config: Config, options: Options) -> int:

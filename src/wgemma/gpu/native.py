@@ -59,7 +59,7 @@ def adapters() -> list[Any]:
         with _quiet_wayland():
             found = wgpu.gpu.enumerate_adapters_sync()
     except Exception as trouble:
-        raise DeviceError(f"WebGPU failed to start: {trouble}") from None
+        raise DeviceError("WebGPU failed to start. Install or update your GPU's driver.") from trouble
     usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
     return sorted(usable, key=lambda adapter: order.index(kind) if (kind := _kind(adapter)) in order else 9)
 
@@ -181,7 +181,7 @@ class NativeDevice:
         try:
             self._device = adapter.request_device_sync(required_features=sorted(wanted), required_limits=asked)
         except Exception as trouble:
-            raise DeviceError(f"{self.info.name} failed to open: {trouble}") from None
+            raise DeviceError(f"{self.info.name} failed to open. Update its driver.") from trouble
         self.limits = limits or _granted(self._device)
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
@@ -216,7 +216,7 @@ class NativeDevice:
         except wgpu.GPUOutOfMemoryError:
             raise OutOfMemory(f"the GPU has no room for {label} ({size / 1e6:.0f} MB).") from None
         except wgpu.GPUError as trouble:
-            raise self.trouble(f"allocating {label} failed", trouble) from None
+            raise self.trouble(f"allocating {label} failed", trouble) from trouble
         self.allocated += size
         return NativeBuffer(handle, size)
 
@@ -239,7 +239,7 @@ class NativeDevice:
         try:
             self._device.queue.write_buffer(buffer.handle, offset, data)
         except wgpu.GPUError as trouble:
-            raise self.trouble("writing to the GPU failed", trouble) from None
+            raise self.trouble("writing to the GPU failed", trouble) from trouble
 
     async def flush(self, most: int) -> None:
         """Waits for all of it, because wgpu does not say how much is left."""
@@ -255,9 +255,12 @@ class NativeDevice:
             try:
                 staging = self._device.create_buffer(size=max(room, SMALL_READ), usage=usage)
             except wgpu.GPUError as trouble:
-                raise self.trouble("reading from the GPU failed", trouble) from None
-        commands = commands_for(self)
-        commands.copy_buffer_to_buffer(buffer.handle, start, staging, 0, room)
+                raise self.trouble("reading from the GPU failed", trouble) from trouble
+        try:
+            commands = commands_for(self)
+            commands.copy_buffer_to_buffer(buffer.handle, start, staging, 0, room)
+        except wgpu.GPUError as trouble:
+            raise self.trouble("reading from the GPU failed", trouble) from trouble
         commands.submit()
         return reading(self, staging, range(offset - start, offset - start + size))
 
@@ -273,21 +276,28 @@ class NativeDevice:
         """Does nothing: a prompt cannot be cancelled here."""
 
     async def wait(self) -> None:
-        self._device._poll_wait()
+        self.check()
+        try:
+            self._device._poll_wait()
+        except wgpu.GPUError as trouble:
+            raise self.trouble("waiting for the GPU failed", trouble) from trouble
         self.check()
 
     def _submit(self, encoder: Any) -> None:
         try:
             self._device.queue.submit([encoder.finish()])
         except wgpu.GPUError as trouble:
-            raise self.trouble("the GPU refused a command", trouble) from None
+            raise self.trouble("the GPU refused a command", trouble) from trouble
 
     def trouble(self, what: str, error: Exception) -> DeviceError:
-        """The error to raise for one of wgpu's; only the message tells that the device was lost."""
+        """The sentence for one of wgpu's errors, whose own text is for the traceback. Only that text tells that the
+        device was lost."""
         if "lost" in str(error).lower():
             self._lost = self._lost or "the driver gave it up"
             return DeviceLost(f"{self.info.name} was lost: {self._lost}")
-        return DeviceError(f"{what}: {error}")
+        if isinstance(error, wgpu.GPUOutOfMemoryError):
+            return OutOfMemory(f"{what}: {self.info.name} is out of memory.")
+        return DeviceError(f"{what} on {self.info.name}. `wgemma doctor` tests this GPU and its driver.")
 
     def check(self) -> None:
         """Raises `DeviceLost` when the GPU is gone, and `DeviceError` in a forked child, which never has it."""
@@ -327,7 +337,10 @@ class NativeDevice:
             {"binding": d.index, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kinds[d.access]}}
             for d in declared
         ]
-        layout = self._device.create_bind_group_layout(entries=entries)
+        try:
+            layout = self._device.create_bind_group_layout(entries=entries)
+        except wgpu.GPUError as trouble:
+            raise self.trouble(f"{name} cannot be compiled", trouble) from trouble
         making = self._compilers.submit(self._pipeline, name, code, layout)
         return NativeKernel(name, making, layout, declared, uniform(name, code))
 
@@ -338,7 +351,7 @@ class NativeDevice:
                 compute={"module": self._module(name, code), "entry_point": "main"},
             )
         except wgpu.GPUError as trouble:
-            raise self.trouble(f"{name} cannot be compiled", trouble) from None
+            raise self.trouble(f"{name} cannot be compiled", trouble) from trouble
 
     def _compiled(self, kernel: NativeKernel) -> Any:
         """The kernel's pipeline. A kernel that fails to compile is evicted, so that it does not fail later calls."""
@@ -363,10 +376,14 @@ class NativeDevice:
         kernel = command.kernel
         assert isinstance(kernel, NativeKernel)
         entries = [_entry(kernel.bindings[name], bound) for name, bound in command.bindings.items()]
+        if (most := max(entry["resource"]["size"] for entry in entries)) > self.limits.binding:
+            raise OutOfMemory(
+                f"{kernel.name} needs {most} bytes at once; {self.info.name} allows {self.limits.binding}."
+            )
         try:
             group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
         except wgpu.GPUError as trouble:
-            raise self.trouble(f"{kernel.name} cannot be bound", trouble) from None
+            raise self.trouble(f"{kernel.name} cannot be bound", trouble) from trouble
         return self._compiled(kernel), group, command.grid
 
     # -- profiling
@@ -381,7 +398,10 @@ class NativeDevice:
             raise DeviceError(f"{self.info.name} lacks timestamp-query, so its kernels cannot be timed.")
         self.check()
         steps = [self._ready(command) for command in commands]
-        runs = [self._timed(steps) for _ in range(repeats)]
+        try:
+            runs = [self._timed(steps) for _ in range(repeats)]
+        except wgpu.GPUError as trouble:
+            raise self.trouble("timing kernels failed", trouble) from trouble
         names = [command.kernel.name for command in commands if not isinstance(command, Copy)]
         return [(name, min(times)) for name, *times in zip(names, *runs, strict=True)]
 

@@ -107,7 +107,7 @@ class Reading:
             self._wait()
             data = self._take()
         except wgpu.GPUError as trouble:
-            raise self._device.trouble("reading a result from the GPU failed", trouble) from None
+            raise self._device.trouble("reading a result from the GPU failed", trouble) from trouble
         if self._staging.size == SMALL_READ:
             self._device._staging.append(self._staging)
         return data if len(data) == len(self._wanted) else data[self._wanted.start : self._wanted.stop]
@@ -127,7 +127,7 @@ class PolledReading(Reading):
         try:
             libf.wgpuBufferMapAsync(self._staging._internal, lib.WGPUMapMode_Read, 0, self._size, info[0])
         except wgpu.GPUError as trouble:
-            raise self._device.trouble("reading from the GPU failed", trouble) from None
+            raise self._device.trouble("reading from the GPU failed", trouble) from trouble
 
     def _wait(self) -> None:
         """Polls for the answer, pausing in proportion to the time waited: no call blocks for long, so Ctrl-C works, and
@@ -192,13 +192,16 @@ class NativeProgram:
 
     def replay(self) -> None:
         self._device.check()
-        commands = (Commands if self._raw is None else RawCommands)(self._device)
-        for copies, part in self._raw or self._parts:
-            if copies:
-                for copy in part:
-                    record_copy(commands, copy)
-            else:
-                commands.dispatch(part)
+        try:
+            commands = (Commands if self._raw is None else RawCommands)(self._device)
+            for copies, part in self._raw or self._parts:
+                if copies:
+                    for copy in part:
+                        record_copy(commands, copy)
+                else:
+                    commands.dispatch(part)
+        except wgpu.GPUError as trouble:
+            raise self._device.trouble("the GPU refused a command", trouble) from trouble
         commands.submit()
 
 
@@ -262,7 +265,7 @@ class RawCommands:
             queue = self._device._device.queue._internal
             libf.wgpuQueueSubmit(queue, 1, ffi.new("WGPUCommandBuffer[1]", [commands]))
         except wgpu.GPUError as trouble:
-            raise self._device.trouble("the GPU refused a command", trouble) from None
+            raise self._device.trouble("the GPU refused a command", trouble) from trouble
 
 
 def commands_for(device: Owner) -> Commands | RawCommands:

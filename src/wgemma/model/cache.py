@@ -31,6 +31,11 @@ def ring_places(config: Config, chunk: int) -> int:
     return -(-((config.window or 0) + chunk) // PAGE) * PAGE
 
 
+def token_bytes(layer: LayerConfig, kv: str) -> int:
+    """Bytes of one position's keys (or values) in one layer."""
+    return layer.kv_heads * layer.head_dim * (2 if kv == "f16" else 4)
+
+
 class KeyValues(Protocol):
     """A pass's keys and values. `packed`: the pass holds whole sequences, one after another, and its keys and values
     are those of its own rows (kernels/kv.wgsl)."""
@@ -60,8 +65,7 @@ class Cache:
         self.grow(min(FIRST_SEGMENT, context))
 
     def token_bytes(self, layer: LayerConfig) -> int:
-        """Bytes of one position's keys (or values) in one layer."""
-        return layer.kv_heads * layer.head_dim * (2 if self.kv == "f16" else 4)
+        return token_bytes(layer, self.kv)
 
     def pieces(self, positions: int) -> list[tuple[Buffer, int]]:
         """(buffer, bytes in use) of every key and value buffer: rings whole, full layers up to `positions`."""

@@ -28,7 +28,7 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 MAX_HEADS = 4096
 MAX_HEAD_DIM = 1 << 14
-MAX_CONTEXT = 1 << 26
+MAX_CONTEXT = 1 << 22  # the angles of its positions are computed in a second
 MAX_EXPERTS = 1 << 14
 
 # The share of a full layer's pairs that rotate, if neither rope_freqs nor a key says so.

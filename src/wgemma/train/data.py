@@ -22,9 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
-from wgemma.checks import shown
 from wgemma.errors import DataError, TemplateError
-from wgemma.files.paths import user_path
 from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
@@ -102,10 +100,9 @@ class Reader:
         elif "ids" in record and "labels" in record:
             ids, labels = self._ready_made(record["ids"], record["labels"])
         else:
-            keys = ", ".join(key if isinstance(key, str) else shown(key) for key in record)
             raise DataError(
-                f"only the keys {keys or '(none)':.80}; an example needs messages, prompt and completion, instruction "
-                "and output, or ids and labels"
+                f"only the keys {', '.join(map(str, record)) or '(none)':.80}; an example needs messages, prompt and "
+                "completion, instruction and output, or ids and labels"
             )
         if labels.count(IGNORED) == len(labels):
             raise DataError("nothing to learn: every label after the first is −100")
@@ -241,9 +238,8 @@ def _has_system(messages: list[Any]) -> bool:
 def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
     """Line numbers and their parsed JSON, or a BadLine for invalid JSON."""
     if isinstance(source, str | Path):
-        path = user_path(source, DataError)
         try:
-            with path.open("rb") as file:
+            with Path(source).expanduser().open("rb") as file:
                 yield from _file_rows(file)
         except OSError as error:
             raise DataError(f"{source} cannot be read: {error.strerror or error}.") from None
@@ -252,11 +248,7 @@ def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
 
         yield from _file_rows(BytesIO(source))
     else:
-        try:
-            records = iter(source)
-        except TypeError:
-            raise DataError(f"the data is {shown(source)}; it must be a file or a list of records.") from None
-        yield from enumerate(records, 1)
+        yield from enumerate(source, 1)
 
 
 def _file_rows(file: BinaryIO) -> Generator[tuple[int, Any], None, None]:

@@ -18,7 +18,6 @@ from wgemma.engine.request import Cancel
 from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
 from wgemma.files.locate import ModelFiles
-from wgemma.files.paths import user_path
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.batches import Batches, Pack, pack, split
 from wgemma.train.card import card
@@ -101,7 +100,7 @@ async def prepare_task(
     skip_bad: bool = False,
 ) -> Task:
     """Reads the data and fixes its order. With `resume`, settings not `given` are the checkpoint's."""
-    folder = user_path(out, TrainingError)
+    folder = Path(out).expanduser()
     storage = Folder(folder) if checkpoints else None
     checkpoint = await latest(storage) if storage and resume else None
     settings = TrainingSettings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
