@@ -1,5 +1,6 @@
 """The command as a whole: exit codes, help, and one-sentence errors."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 
 from gguf_writer import write_gguf
 from wgemma import __version__
-from wgemma.cli import main
+from wgemma.cli import main, parser
+from wgemma.errors import Error
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +121,77 @@ def test_a_hostile_file_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pyt
     assert "\x1b" not in message
     assert "\x9b" not in message
     assert message.count("\n") == 1
+
+
+LONG = "9" * 5000
+ODD = (
+    "",
+    "x",
+    "-1",
+    "0",
+    "1.5",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    LONG,
+    f"-{LONG}",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\x1b[31m",
+    "=",
+    ",",
+)
+PARSED = {"app", "doctor", "finetune", "list", "ls"}  # only that, because some values are good enough to begin with
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
+
+
+@pytest.mark.parametrize("verb", sorted(verbs()))
+def test_odd_values_of_every_option_are_sentences(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    built = parser()
+    monkeypatch.setattr("wgemma.cli.parser", lambda: built)
+    actions = verbs()[verb]._actions
+    needed = ["nowhere.gguf" for action in actions if not action.option_strings and action.nargs not in ("*", "?")]
+    needed += [f"{action.option_strings[-1]}=out" for action in actions if action.required and action.option_strings]
+    valued = [action.option_strings[-1] for action in actions if action.option_strings and action.nargs != 0]
+    tries = [[*needed, f"{option}={odd}"] for option in valued for odd in ODD]
+    tries += [[*needed[:i], odd, *needed[i + 1 :]] for i in range(len(needed)) for odd in ODD]
+    for arguments in tries:
+        try:
+            code = built.parse_args([verb, *arguments]) and 1 if verb in PARSED else main([verb, *arguments])
+        except SystemExit as exit:
+            code = exit.code
+        except Error:
+            code = 1
+        told = capsys.readouterr().err
+        assert code in (1, 2) and "Traceback" not in told and "\x1b" not in told, arguments
+        assert max(map(len, told.split("\n")), default=0) < 1000, arguments
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max-tokens", "-1"),
+        ("context", "-1"),
+        ("context", "0"),
+        ("seed", "-1"),
+        ("temperature", "1e400"),
+        ("top-k", "-1"),
+    ],
+)
+def test_a_number_out_of_range_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str, value: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["run", "nowhere.gguf", "Hello", f"--{option}={value}"]) == 1
+    assert f"wgemma: {option.replace('-', '_')} is " in capsys.readouterr().err

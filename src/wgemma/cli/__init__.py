@@ -8,15 +8,30 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from wgemma.errors import Error
 from wgemma.version import __version__
+
+LONGEST = 300  # characters of a word
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(_told(message))
+
+
+def _told(message: str) -> str:
+    """An error for a terminal, which may quote anything a user wrote: nothing to obey, and no endless words."""
+    from wgemma.cli.output import clean
+
+    return " ".join(word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in clean(message).split(" "))
 
 
 def parser() -> argparse.ArgumentParser:
     from wgemma.cli import app, bench, doctor, finetune, list_models, merge, run, show, tokenize, transcribe, verify
 
-    top = argparse.ArgumentParser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
+    top = _Parser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in (run, app, transcribe, list_models, show, finetune, merge, verify, tokenize, bench, doctor):
@@ -34,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except Error as error:
-        from wgemma.cli.output import clean
-
-        print(f"wgemma: {clean(str(error))}", file=sys.stderr)
+        print(f"wgemma: {_told(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

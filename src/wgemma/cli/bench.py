@@ -29,6 +29,7 @@ from wgemma.engine.sampling import Sampling
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.towers import Encoder, heard_by
 from wgemma.errors import ModelError
+from wgemma.files.locate import locate
 from wgemma.gpu.device import Buffer, Device, Dispatch, Program, Span
 from wgemma.gpu.tape import Tape
 from wgemma.loading import load, open_device
@@ -83,9 +84,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def whole_number(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
+        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}, below a billion")
 
     return parse
 
@@ -148,6 +149,7 @@ class Report:
 
 
 def bench(options: argparse.Namespace) -> int:
+    locate(options.model)  # a wrong name is reported before anything is measured
     device = open_device()
     try:
         report = measure(device, options)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from wgemma.checks import shown
 from wgemma.cli.chat_answer import Answer
 from wgemma.cli.chat_media import Content, packed, unpacked
 from wgemma.engine.sampling import Sampling
@@ -93,12 +94,12 @@ def _number(name: str, value: Any) -> Any:
         number: Any = kind(str(value))
     except ValueError:
         whole = "a whole number" if kind is int else "a number"
-        raise SettingsError(f"{name} is {str(value)!r:.80}; it must be {whole}.") from None
+        raise SettingsError(f"{name} is {shown(value)}; it must be {whole}.") from None
     if name in Sampling.__dataclass_fields__:
         Sampling(**{name: number})  # checks its own ranges
     least, most = RANGES.get(name, (number, number))
     if not least <= number <= most:
-        raise SettingsError(f"{name} is {number}; it must be a number from {least} to {most}.")
+        raise SettingsError(f"{name} is {shown(number)}; it must be a number from {least} to {most}.")
     return number
 
 

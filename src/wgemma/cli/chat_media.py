@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from wgemma.errors import MediaError
 from wgemma.files.images import check_picture, contents, image_format
+from wgemma.files.paths import user_path
 from wgemma.files.sounds import check_sound, sound_format
 from wgemma.text.parts import file_of
 
@@ -24,7 +25,7 @@ _WORD = re.compile(r"""(?<!\S)(?:'([^']+)'|"([^"]+)"|((?:\\.|[^\s\\])+))""")
 
 def attach(path: str | Path, kind: str | None = None, budget: int | None = None) -> dict[str, Any]:
     """The file as a message part. `kind` is what the user calls it; with None, its first bytes decide."""
-    where = Path(path).expanduser()
+    where = user_path(path, MediaError)
     word, recognise = ("sound", sound_format) if kind == "audio" else ("picture", image_format)
     name, view = contents(where, word, recognise)
     if kind is None:

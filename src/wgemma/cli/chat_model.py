@@ -20,7 +20,7 @@ from wgemma.cli.output import Bar, clean, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan
 from wgemma.engine.options import Options
-from wgemma.errors import DeviceError, SettingsError
+from wgemma.errors import AdapterError, DeviceError, SettingsError
 from wgemma.files.adapters import OpenAdapter, open_adapter
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
@@ -59,9 +59,9 @@ def _short(files: ModelFiles) -> str:
 
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
     """Loads a model. `options` has device, context, kv, precision and ple, and optionally projector and adapter."""
+    settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
     path = fetch(target, quiet=quiet) if _is_download(target) else target
     files = locate(path)
-    settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
     start = time.perf_counter()
     adapters = open_adapters(getattr(options, "adapter", None) or ())
     device = choose_device(options.device, quiet=quiet)
@@ -115,7 +115,7 @@ def open_adapters(named: Sequence[str]) -> list[tuple[OpenAdapter, float]]:
 def split_scale(text: str) -> tuple[str, float]:
     """PATH=SCALE → path and scale. An existing path that contains "=" is taken whole."""
     path, equals, scale = text.rpartition("=")
-    if not equals or mode(user_path(text)):
+    if not equals or mode(user_path(text, AdapterError)):
         return text, 1.0
     try:
         return path, checked_scale(float(scale))

@@ -21,6 +21,7 @@ from wgemma.files.adapter_names import EMBEDDING, OUTPUT
 from wgemma.files.adapters import Pair, fitting_adapter, open_adapter
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import locate
+from wgemma.files.paths import user_path
 from wgemma.files.sources import Buffer
 from wgemma.files.writing import ALIGNMENT, longer_header, replacing
 from wgemma.model.config import Config
@@ -38,7 +39,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("merge", help="merge an adapter into a new model file")
     verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
     verb.add_argument("adapter", metavar="ADAPTER", help="a PEFT folder or a .gguf adapter")
-    verb.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="write to this file")
+    verb.add_argument("-o", "--output", metavar="FILE", type=user_path, required=True, help="write to this file")
     verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="scale the adapter (default: 1)")
     verb.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -75,8 +76,8 @@ def merge(options: argparse.Namespace) -> int:
         for adapter, share in adapters:
             for name, pair in run(fitting_adapter(gguf.tensors, adapter, None)).pairs.items():
                 changes.setdefault(name, []).append(Change(pair, share * pair.scale))
-        total = _check(gguf, changes, options.output, files.model, replace=options.force)
         try:
+            total = _check(gguf, changes, options.output, files.model, replace=options.force)
             with replacing(options.output) as file, progress(f"merging {files.name}", total) as bar:
                 for piece in merged(gguf, changes):
                     file.write(piece)

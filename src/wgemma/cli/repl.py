@@ -17,6 +17,7 @@ from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
 from wgemma.errors import Error, SettingsError
+from wgemma.files.paths import user_path
 
 PROMPT, MORE = ">>> ", "... "
 
@@ -230,10 +231,7 @@ def write(text: str) -> None:
 def _path(text: str) -> Path:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise SettingsError(f"{text}: {error}") from None
+    return user_path(text, SettingsError)
 
 
 # -- the lines typed

@@ -122,7 +122,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     opened = open_model(target, options, quiet=options.json)
     try:
-        conversation = Conversation(settings, opened.files.messages, options.system)
+        system = None if options.system is None else _text(options.system)
+        conversation = Conversation(settings, opened.files.messages, system)
         if prompt is None:
             return Repl(opened, conversation, media, options.budget).run()
         return _answer_once(opened, conversation, message(prompt, media), options)

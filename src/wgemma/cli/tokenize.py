@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from wgemma.cli.output import as_json, clean
+from wgemma.errors import SettingsError
 from wgemma.files.locate import locate
 from wgemma.text.tokenizer import Tokenizer
 
@@ -18,8 +19,12 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def tokenize(options: argparse.Namespace) -> int:
-    text = options.text if options.text is not None else sys.stdin.buffer.read().decode(errors="replace")
-    tokenizer = Tokenizer.from_gguf(locate(options.model).model)
+    files = locate(options.model)
+    if options.text is None and sys.stdin is None:
+        raise SettingsError("there is no text to tokenise, and no standard input.")
+    given = sys.stdin.buffer.read() if options.text is None else options.text.encode(errors="replace")
+    text = given.decode(errors="replace")
+    tokenizer = Tokenizer.from_gguf(files.model)
     ids = tokenizer.encode(text, special=options.special)
     if options.json:
         as_json({"ids": ids, "tokens": [tokenizer.text(token_id) for token_id in ids]})

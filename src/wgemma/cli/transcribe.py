@@ -3,7 +3,6 @@
 import argparse
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from wgemma.api import Part
 from wgemma.cli.chat_answer import Answer, answer
@@ -12,8 +11,9 @@ from wgemma.cli.chat_render import Painter
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import write
 from wgemma.embedded import NAME
-from wgemma.errors import Error
+from wgemma.errors import Error, MediaError
 from wgemma.files.ollama import Store
+from wgemma.files.paths import user_path
 from wgemma.files.sounds import read_sound
 
 PROMPT = (
@@ -43,7 +43,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def transcribe(options: argparse.Namespace) -> int:
-    sound = read_sound(Path(options.file))  # reports a bad file before a model is loaded
+    sound = read_sound(user_path(options.file, MediaError))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
     opened = open_model(target, options, quiet=options.json)
     pieces, start, reason = list[SpokenPiece](), 0.0, None
