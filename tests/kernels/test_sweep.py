@@ -224,7 +224,7 @@ BROKEN = [
     ("light_conv", "light_conv", "(n + 1u) * params.taps - 1u - back", "n * params.taps + back"),
     ("repack", "repack_words", "if (first + i < params.row_words) { word", "{ word"),
     ("resize", "resize", "255u * (255u - alpha)", "0u"),
-    ("resize", "resize", "sum / total + 0.5", "sum / total"),
+    ("resize", "resize", "1 << (params.bits - 1u)", "0"),
     ("resize", "resize", "row += groups.y", "row += 2u * groups.y"),
     ("patches", "patches", "8u * channel", "0u"),
     ("places", "places", "params.places + id.y / params.across", "id.y / params.across"),

@@ -9,7 +9,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import CROWDED
-from wgemma.model.picture import needed
+from wgemma.model.picture import needed, taps
 from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import Bounds, Linear, linear, linear_direct
@@ -23,7 +23,6 @@ from wgemma.reference.dequantize import dequantize
 from wgemma.reference.lab import EPS, EXACT, F32, THREADS, UNTOUCHED, Case, Lab, Outcome, case, framed, untouched
 from wgemma.reference.twins import Array
 
-BYTE = 1e-3  # pixels are integers: one in thousands may round the other way
 VECTORS = ("F32", "F16", "BF16")
 
 
@@ -66,16 +65,19 @@ def _resize(
     first, last = needed(before, size, begin, end)
     given = image[first:last] if vertical else image.swapaxes(0, 1)
     y = lab.out(size * lines)
-    params = {"before": before, "size": size, "first": first, "there": last - first, "lines": lines}
+    found = taps(before, size)
+    params = {"size": size, "longest": found.longest, "bits": found.bits}
+    params |= {"first": first, "there": last - first, "lines": lines}
     params |= {"begin": begin, "count": end - begin} if vertical else {}
     columns, down = (lines, end - begin) if vertical else (size, lines)
     # fewer rows of workgroups than rows of pixels, so that each loops
     grid = [-(-columns // 64), -(-down // 2)]
-    lab.run("resize", grid, {"x": lab.put(given, "u1"), "y": y}, params, {"VERTICAL": vertical})
+    bindings = {"x": lab.put(given, "u1"), "taps": lab.put(np.frombuffer(found.table, np.int32), "i4"), "y": y}
+    lab.run("resize", grid, bindings, params, {"VERTICAL": vertical})
     right = untouched(size, lines, 3)
     right[begin:end] = oracle.resample(oracle.white(image), size)[begin:end]
     expected = [framed(channel) for channel in np.moveaxis(right if vertical else right.swapaxes(0, 1), 2, 0)]
-    return Outcome(_channels(lab.read(y, "<u4")), tuple(expected), BYTE)
+    return Outcome(_channels(lab.read(y, "<u4")), tuple(expected), EXACT)
 
 
 def _channels(words: Array) -> tuple[Array, ...]:
