@@ -1,0 +1,60 @@
+"""Reads files that a user named and JSON that anybody may have written.
+
+A pipe blocks, a device never ends, and a file may be larger than memory: `regular_file` refuses all three before a byte
+is read. `parse_json` raises `ValueError` for whatever is wrong with its text, and for nothing else.
+"""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from wgemma.errors import Error, SourceError
+from wgemma.files.paths import user_path
+
+
+@contextmanager
+def regular_file(
+    path: str | os.PathLike[str], most: int, error: Callable[[str], Error] = SourceError
+) -> Iterator[BinaryIO]:
+    """Opens a regular file of at most `most` bytes; raises `error` for any other, and if reading it fails."""
+    # Without O_NONBLOCK, opening a pipe that nobody writes to would block forever.
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        handle = os.open(user_path(path, error), flags)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+                raise error(f"{path} is {kind}, not a file.")
+            if status.st_size > most:
+                raise error(f"{path} has {status.st_size:,} bytes; the limit is {most:,}.")
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                yield file
+        finally:
+            os.close(handle)
+    except OSError as trouble:
+        raise error(f"{path} cannot be read: {trouble.strerror or trouble}.") from None
+
+
+def parse_json(data: bytes | str) -> Any:
+    """The value of a JSON text. Refuses what Python would accept beyond JSON (NaN, Infinity), numbers that a float
+    cannot hold, and nesting deeper than Python can follow."""
+    try:
+        return json.loads(data, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number is too large")
+    return number
