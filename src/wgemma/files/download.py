@@ -15,20 +15,18 @@ import re
 import shutil
 import string
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from platform import node
 from stat import S_ISREG
-from threading import Lock
 from typing import IO, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from wgemma.errors import GgufError, SourceError
 from wgemma.files.gguf import MAGIC
 from wgemma.files.json_text import parse_json
+from wgemma.files.locks import locked
 from wgemma.files.sources import Buffer, HttpSource
 from wgemma.files.web import Pace, request_span, without_password
 from wgemma.sync import run
@@ -36,13 +34,9 @@ from wgemma.sync import run
 PIECE = 8 << 20
 LONGEST_STEM = 100
 TIMEOUT = 30.0
-UNSIGNED_LOCK_SECONDS = 10
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_OWNER = re.compile(r"([1-9][0-9]{0,8}) (.*)")
-_held: set[Path] = set()  # the locks of this process
-_taking = Lock()
 
 
 def cache_folder() -> Path:
@@ -79,6 +73,16 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
     except OSError as error:
         raise SourceError(f"{entry.file} cannot be written: {error.strerror or error}.") from None
     return entry.file
+
+
+def _locked(lock: Path, address: str) -> AbstractContextManager[None]:
+    return locked(
+        lock,
+        lambda owner: SourceError(
+            f"{address} is already being downloaded by {owner}. "
+            f"Wait until it is done; if there is no such process, delete {lock}."
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,86 +239,6 @@ def _announced(address: str) -> set[str]:
     tags = [*linked, answer.response.headers["X-Linked-ETag"], answer.response.headers["ETag"]]
     tag = next(filter(None, tags), "")
     return {digest} if _SHA256.fullmatch(digest := tag.strip('"').lower()) else set()
-
-
-@contextmanager
-def _locked(lock: Path, address: str) -> Iterator[None]:
-    """Holds the lock file; raises `SourceError` naming the owner if someone else does."""
-    with _taking:
-        if not _take(lock):
-            _break_if_stale(lock)
-            if not _take(lock):
-                raise SourceError(
-                    f"{address} is already being downloaded by process {_owner(lock).replace(' ', ' on ', 1) or '?'}. "
-                    f"Wait until it is done; if there is no such process, delete {lock}."
-                )
-        _held.add(lock)
-    try:
-        yield
-    finally:
-        with _taking:
-            _held.discard(lock)
-            lock.unlink(missing_ok=True)
-
-
-def _take(lock: Path) -> bool:
-    try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    os.write(handle, f"{os.getpid()} {node()}".encode())
-    os.close(handle)
-    return True
-
-
-def _break_if_stale(lock: Path) -> None:
-    """Removes a lock whose owner is gone. A guard file makes sure that only one process does, so a second one cannot
-    remove the lock the first has just taken."""
-    guard = lock.with_name(lock.name + ".guard")
-    if _take(guard):
-        try:
-            if _is_stale(lock):
-                lock.unlink(missing_ok=True)
-        finally:
-            guard.unlink(missing_ok=True)
-
-
-def _is_stale(lock: Path) -> bool:
-    """Whether the owner is gone. An owner on another host (or container) cannot be checked and counts as running."""
-    owner = _OWNER.fullmatch(_owner(lock))
-    if owner is None:  # not written yet, or the owner died before writing it
-        return lock.exists() and time.time() - lock.stat().st_mtime > UNSIGNED_LOCK_SECONDS
-    pid, host = int(owner[1]), owner[2]
-    if host != node():
-        return False
-    return lock not in _held if pid == os.getpid() else not _runs(pid)
-
-
-def _owner(lock: Path) -> str:
-    try:
-        return lock.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
-
-
-def _runs(pid: int) -> bool:
-    if sys.platform == "win32":
-        import ctypes
-
-        kernel = ctypes.windll.kernel32
-        handle = kernel.OpenProcess(0x100000, False, pid)  # SYNCHRONIZE
-        if not handle:
-            return bool(kernel.GetLastError() == 5)  # exists, but access is denied
-        timed_out = kernel.WaitForSingleObject(handle, 0) == 0x102
-        kernel.CloseHandle(handle)
-        return bool(timed_out)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # exists, but belongs to someone else
-    return True
 
 
 def _size(path: Path) -> int | None:
