@@ -1,5 +1,7 @@
 """Files are written completely or not at all, and a header can be extended."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,33 @@ def test_what_goes_wrong_leaves_the_old_file_alone(tmp_path: Path, trouble: type
         file.write(b"new")
         raise trouble
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x", b"old")]
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, bool]] = []  # what was flushed, and whether the new name was there by then
+
+    def fsync(handle: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
+        done.append((kind, (tmp_path / "x").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(tmp_path / "x") as file:
+        file.write(b"new")
+    assert done == [("file", False), ("folder", True)]
+
+
+def test_what_lies_in_the_way_is_removed_or_refused_but_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.part")
+    with replacing(tmp_path / "x") as file:
+        file.write(b"new")
+    assert (tmp_path / "x").read_bytes() == b"new"
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "x" / "y", tmp_path / "a\0b", Path("/"), Path("/dev/null")):
+        with pytest.raises(OSError), replacing(path):
+            pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pipe", "x"]
 
 
 @pytest.mark.parametrize("alignment", [32, 64])

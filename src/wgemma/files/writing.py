@@ -1,5 +1,8 @@
-"""Writes GGUF files: metadata and tensors, in the layout every reader expects."""
+"""Writes files all or nothing, such that a power cut does not undo it; and GGUF files in particular: metadata and
+tensors, in the layout every reader expects."""
 
+import errno
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,16 +28,40 @@ class NewTensor:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that replaces `path` on success; on failure `path` stays as it was."""
+    """A file to write that replaces `path` on success, for good; on failure `path` stays as it was. Whatever is wrong
+    with the path is an `OSError`."""
+    if not path.name or "\0" in str(path):
+        raise OSError(errno.EINVAL, "this cannot be a file's name", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "a folder or a device has this name", str(path))
     partial = path.with_name(path.name + ".part")
+    partial.unlink(missing_ok=True)  # opening a pipe left there would block
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             yield file
+            settle(file)
         partial.replace(path)
+        settle_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def settle(file: IO[bytes]) -> None:
+    """Blocks until what was written is on the disk; without it, a power cut could leave a truncated file."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def settle_folder(folder: Path) -> None:
+    """Blocks until the names in a folder are on the disk, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor]) -> None:
