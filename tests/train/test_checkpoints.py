@@ -1,8 +1,10 @@
 """A checkpoint is all there or not at all, and only the run it belongs to can go on from it."""
 
+import json
+import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ TENSORS = {"values": b"\1" * 4000, "first": b"\2" * 4000, "second": b"\3" * 4000
 
 
 def at(step: int, **more: Any) -> Checkpoint:
-    made = {"settings": TrainingSettings(rank=4), "model": "m", "data": "d", "tensors": TENSORS, **more}
+    made = {"settings": TrainingSettings(rank=4), "model": "m", "data": "d", "tensors": TENSORS, "losses": [1.0] * step}
+    made |= more
     return Checkpoint(step, **made)
 
 
@@ -38,7 +41,7 @@ def files_of_at_most(nbytes: int) -> Iterator[None]:
 
 
 def test_what_is_read_is_what_was_written(folder: Folder) -> None:
-    written = at(40, losses=[2.5, 0.1 + 0.2], validation=[(40, 1.5)])
+    written = at(2, losses=[2.5, 0.1 + 0.2], validation=[(2, 1.5)])
     run(save(folder, written))
     assert run(latest(folder)) == written
 
@@ -91,15 +94,64 @@ def test_a_damaged_one_is_refused(file: str, harm: str, folder: Folder) -> None:
             path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
         case _:
             path.unlink()
-    with pytest.raises(TrainingError, match=r"checkpoint-20 in .* is damaged.*Delete it to resume from checkpoint-10"):
+    with pytest.raises(
+        TrainingError, match=r"checkpoint-20.*(is damaged|No such).*Delete checkpoint-20 to resume from checkpoint-10"
+    ):
         run(latest(folder))
 
 
-@pytest.mark.parametrize("state", ["[]", "{}", "null", '{"version": 2}', '{"version": 1, "files": []}'])
+DEEP = "[" * 100_000
+STATES = ["[]", "{}", "null", '{"version": 2}', '{"version": 1, "files": []}', DEEP, '{"a":' * 100_000, "NaN", "\udc80"]
+
+
+@pytest.mark.parametrize("state", STATES, ids=range(len(STATES)))
 def test_a_state_of_another_kind_is_refused(state: str, folder: Folder) -> None:
     run(save(folder, at(10)))
-    (folder.path / "checkpoint-10" / "state.json").write_text(state)
+    (folder.path / "checkpoint-10" / "state.json").write_text(state, errors="surrogateescape")
     with pytest.raises(TrainingError, match="damaged or from another version"):
+        run(latest(folder))
+
+
+WRONG: list[dict[str, Any]] = [
+    *({"step": step} for step in (-5, 0, 9, 11, 10.0, 1e9, 10**9, True, "10", None, [10])),
+    *({"losses": losses} for losses in ([], [1.0] * 9, ["1"] * 10, [float("nan")] * 10, [10**400] * 10, 5, {})),
+    *({"validation": pairs} for pairs in ([[11, 1.0]], [[0, 1.0]], [[1.5, 1.0]], [[1]], [1], [[1, 10**400]], {"a": 1})),
+    *({"model": name} for name in (5, None, ["m"])),
+    *({"settings": given} for given in ([], 5, {"rank": 10**400}, {"lr": 10**400}, {"none": 1}, {"targets": 5})),
+    *({"files": files} for files in ([], 5, {"values.bin": 5}, {"values.bin": {"size": -1, "sha256": ""}})),
+    *({"files": {name: {"size": 0, "sha256": ""}}} for name in ("../x.bin", "/etc/passwd", "state.json", "")),
+    {"files": {"values.bin": {"size": 10**18, "sha256": ""}}},
+]
+
+
+@pytest.mark.parametrize("facts", WRONG, ids=range(len(WRONG)))
+def test_a_state_with_impossible_facts_is_refused(facts: dict[str, Any], folder: Folder) -> None:
+    run(save(folder, at(10)))
+    path = folder.path / "checkpoint-10" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    with pytest.raises(TrainingError, match="damaged or from another version"):
+        run(latest(folder))
+
+
+def test_a_name_that_is_never_written_is_no_checkpoint(folder: Folder) -> None:
+    run(save(folder, at(5)))
+    for number in ("007", "0", "+8", "8.part", "٩", "9" * 5000, "1" * 200, ""):
+        with suppress(OSError):  # a name too long for the disk
+            (folder.path / f"checkpoint-{number}").mkdir()
+    assert run(steps_saved(folder)) == [5]
+    assert run(latest(folder)).step == 5
+
+
+def test_a_checkpoint_is_read_by_its_sizes_and_never_waited_for(folder: Folder) -> None:
+    run(save(folder, at(10)))
+    values = folder.path / "checkpoint-10" / "values.bin"
+    with values.open("ab") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(TrainingError, match=r"has 1,099,511,627,776 bytes; the limit is 4,000"):
+        run(latest(folder))
+    values.unlink()
+    os.mkfifo(values)
+    with pytest.raises(TrainingError, match="is a device or a pipe"):
         run(latest(folder))
 
 

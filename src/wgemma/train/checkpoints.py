@@ -12,7 +12,7 @@ and then renamed, and the last two are kept: whatever happens during a write, th
 
 import hashlib
 import json
-import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,16 +20,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wgemma.errors import SettingsError, TrainingError
+from wgemma.files.paths import user_path
+from wgemma.files.reading import parse_json, regular_file
+from wgemma.files.writing import settle, settle_folder
 from wgemma.train.settings import TrainingSettings
 
 VERSION = 1
 KEPT = 2
 STATE = "state.json"
+MAX_STATE = 256 << 20  # bytes of state.json: some 10 million steps
+MAX_TENSOR = 64 << 30
 _PREFIX, _PART, _FILE = "checkpoint-", ".part", ".bin"
+_NAME = re.compile(_PREFIX + "([1-9][0-9]{0,11})")  # as `Checkpoint.name` writes it: checkpoint-007 is something else
+_FILE_NAME = re.compile(r"[a-z]+\.bin")
 
 
 class Storage(Protocol):
-    """Where checkpoints are stored: a folder, or a web page's equivalent. Failures raise OSError."""
+    """Where checkpoints are stored: a folder, or a web page's equivalent. Failures raise OSError or TrainingError."""
 
     name: str
 
@@ -38,7 +45,10 @@ class Storage(Protocol):
         """Writes the files under one name, all or none."""
         ...
 
-    async def load(self, name: str) -> dict[str, bytes]: ...
+    async def load(self, name: str, file: str, most: int) -> bytes:
+        """One of the files; more than `most` bytes raise an error."""
+        ...
+
     async def remove(self, name: str) -> None: ...
 
 
@@ -79,7 +89,7 @@ class Folder:
     """Checkpoints as folders in a folder."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = user_path(path, TrainingError)
         self.name = str(path)
 
     async def names(self) -> list[str]:
@@ -95,15 +105,17 @@ class Folder:
             for file_name, data in files.items():
                 with (part / file_name).open("wb") as file:
                     file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())  # before the rename, or a power cut could leave a truncated file
+                    settle(file)
+            settle_folder(part)
             part.rename(self.path / name)
+            settle_folder(self.path)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
 
-    async def load(self, name: str) -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in (self.path / name).iterdir() if file.is_file()}
+    async def load(self, name: str, file: str, most: int) -> bytes:
+        with regular_file(self.path / name / file, most, TrainingError) as opened:
+            return opened.read(most)
 
     async def remove(self, name: str) -> None:
         shutil.rmtree(self.path / name, ignore_errors=True)
@@ -111,8 +123,11 @@ class Folder:
 
 async def steps_saved(storage: Storage) -> list[int]:
     """The steps that have a checkpoint, in order."""
-    numbers = (name.removeprefix(_PREFIX) for name in await storage.names() if name.startswith(_PREFIX))
-    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+    try:
+        names = [_NAME.fullmatch(name) for name in await storage.names()]
+    except OSError as error:
+        raise TrainingError(f"{storage.name} cannot be read: {error.strerror or error}.") from None
+    return sorted(int(name[1]) for name in names if name)
 
 
 async def save(storage: Storage, checkpoint: Checkpoint) -> None:
@@ -135,14 +150,15 @@ async def latest(storage: Storage) -> Checkpoint:
         raise TrainingError(f"{storage.name} has no checkpoint to resume from. Start without --resume.")
     name = f"{_PREFIX}{steps[-1]}"
     try:
-        files = await storage.load(name)
+        return await _opened(storage, name, steps[-1])
     except OSError as error:
         raise TrainingError(f"{name} in {storage.name} cannot be read: {error.strerror or error}.") from None
-    try:
-        return _opened(files)
-    except (KeyError, ValueError, TypeError, AttributeError, SettingsError):
-        other = f" Delete it to resume from {_PREFIX}{steps[-2]}." if len(steps) > 1 else ""
-        raise TrainingError(f"{name} in {storage.name} is damaged or from another version of wgemma.{other}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, SettingsError):
+        reason = f"{name} in {storage.name} is damaged or from another version of wgemma."
+    except TrainingError as error:
+        reason = str(error)
+    other = f" Delete {name} to resume from {_PREFIX}{steps[-2]}." if len(steps) > 1 else ""
+    raise TrainingError(reason + other)
 
 
 def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
@@ -160,22 +176,37 @@ def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
     return {**files, STATE: json.dumps(state, indent=1).encode()}
 
 
-def _opened(files: dict[str, bytes]) -> Checkpoint:
-    state: dict[str, Any] = json.loads(files[STATE])
-    if state["version"] != VERSION:
-        raise ValueError("another version")
-    for name, facts in state["files"].items():
-        if len(files[name]) != facts["size"] or _hash(files[name]) != facts["sha256"]:
-            raise ValueError(f"{name} is not what was written")
+async def _opened(storage: Storage, name: str, step: int) -> Checkpoint:
+    """A checkpoint, of which nothing is believed: sizes before contents, types before values."""
+    state: dict[str, Any] = parse_json(await storage.load(name, STATE, MAX_STATE))
+    losses, validation = state["losses"], state["validation"]
+    numbers = [*losses, *(loss for _, loss in validation)]
+    steps = [state["step"], *(at for at, _ in validation)]
+    _expect(state["version"] == VERSION and state["step"] == step == len(losses))
+    _expect(all(type(at) is int and 0 < at <= step for at in steps))
+    _expect(all(type(loss) in (int, float) for loss in numbers))
+    _expect(all(isinstance(state[key], str) for key in ("model", "data")))
+    tensors = {}
+    for file, facts in state["files"].items():
+        size = facts["size"]
+        _expect(_FILE_NAME.fullmatch(file) is not None and type(size) is int and 0 <= size <= MAX_TENSOR)
+        data = await storage.load(name, file, size)
+        _expect(len(data) == size and _hash(data) == facts["sha256"])
+        tensors[file.removesuffix(_FILE)] = data
     return Checkpoint(
-        step=int(state["step"]),
+        step=step,
         settings=TrainingSettings.of(state["settings"]),
-        model=str(state["model"]),
-        data=str(state["data"]),
-        tensors={name.removesuffix(_FILE): files[name] for name in state["files"]},
-        losses=[float(loss) for loss in state["losses"]],
-        validation=[(int(step), float(loss)) for step, loss in state["validation"]],
+        model=state["model"],
+        data=state["data"],
+        tensors=tensors,
+        losses=[float(loss) for loss in losses],
+        validation=[(at, float(loss)) for at, loss in validation],
     )
+
+
+def _expect(true: bool) -> None:
+    if not true:
+        raise ValueError("not a checkpoint of this version")
 
 
 def _hash(data: bytes) -> str:

@@ -58,7 +58,7 @@ class Flat:
 
     def write(self, device: Device, saved: Mapping[str, bytes]) -> None:
         for kind in SAVED:
-            data, start = memoryview(saved[kind]), 0
+            data, start = memoryview(saved.get(kind, b"")), 0
             if len(data) != sum(self.sizes):
                 raise TrainingError(f"the saved {kind} have {len(data)} bytes; this adapter has {sum(self.sizes)}.")
             for page, size in zip(self.buffers[kind], self.sizes, strict=True):

@@ -18,14 +18,15 @@ SCHEDULES = ("cosine", "linear", "constant")
 # Settings that may differ on resume: those that do not affect the result, and those to lower after a run diverged.
 FREE = ("save_every", "checkpointing", "lr", "clip")
 
-_WHOLE: dict[str, tuple[int, int | None]] = {  # minimum and maximum
+_MANY = 10**9  # far above any real one, and every float holds it
+_WHOLE = {  # minimum and maximum
     "rank": (1, 1024),
     "epochs": (1, 10_000),  # all are laid out beforehand, to count the steps
-    "steps": (1, None),
-    "batch": (1, None),
-    "seq": (2, None),
+    "steps": (1, _MANY),
+    "batch": (1, _MANY),
+    "seq": (2, _MANY),
     "seed": (0, 2**32 - 1),
-    "save_every": (1, None),
+    "save_every": (1, _MANY),
 }
 _OPTIONAL = ("steps", "save_every")
 _LARGE = 1e9  # far above any real one, and nothing derived from it overflows float32
@@ -78,13 +79,15 @@ class TrainingSettings:
             _check_whole(name, getattr(self, name), least, most)
         for name, below in _NUMBERS.items():
             _check_number(name, getattr(self, name), below)
-        if self.schedule not in SCHEDULES:
-            raise SettingsError(f"schedule is {self.schedule!r}; it must be {', '.join(SCHEDULES[:-1])} or constant.")
+        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
+            raise SettingsError(
+                f"schedule is {_told(self.schedule)}; it must be {', '.join(SCHEDULES[:-1])} or constant."
+            )
         for name in ("packing", "rslora", "checkpointing"):
             if not isinstance(getattr(self, name), bool):
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+                raise SettingsError(f"{name} is {_told(getattr(self, name))}; it must be True or False.")
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
-            raise SettingsError(f"betas is {self.betas!r}; it must be two numbers.")
+            raise SettingsError(f"betas is {_told(self.betas)}; it must be two numbers.")
         for beta in self.betas:
             _check_number("betas", beta, 1.0)
         if not isinstance(self.validation, str):
@@ -98,7 +101,7 @@ class TrainingSettings:
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:
-            raise SettingsError(f"there is no setting {unknown[0]!r}. Known: {', '.join(sorted(known))}.")
+            raise SettingsError(f"there is no setting {_told(unknown[0])}. Known: {', '.join(sorted(known))}.")
         return cls(**given)
 
     @property
@@ -136,6 +139,15 @@ class TrainingSettings:
         return [f"{name} {_shown(mine)}, now {_shown(theirs)}" for name, mine, theirs in pairs if mine != theirs]
 
 
+def _told(value: Any) -> str:
+    """A value that was refused, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of too many digits, or another's `__repr__`
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
 def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -144,7 +156,7 @@ def _targets(given: Any) -> tuple[str, ...]:
     """Short names in the order of TARGETS, without duplicates."""
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise SettingsError(f"targets is {given!r}; it must be names such as q,k,v,o,gate,up,down, or all.")
+        raise SettingsError(f"targets is {_told(given)}; it must be names such as q,k,v,o,gate,up,down, or all.")
     wanted = {name.strip() for name in names}
     if "all" in wanted:
         return tuple(TARGETS)
@@ -153,22 +165,21 @@ def _targets(given: Any) -> tuple[str, ...]:
     known |= {name: known[tensor] for name, tensor in peft.items()}
     unknown = sorted(wanted - set(known))
     if unknown or not wanted:
-        told = f"has {unknown[0]!r}" if unknown else "is empty"
+        told = f"has {_told(unknown[0])}" if unknown else "is empty"
         raise SettingsError(f"targets {told}; known are {', '.join(TARGETS)}, and all.")
     short = {known[name] for name in wanted}
     return tuple(name for name in TARGETS if name in short)
 
 
-def _check_whole(name: str, value: Any, least: int, most: int | None) -> None:
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
     if value is None and name in _OPTIONAL:
         return
-    if type(value) is not int or value < least or (most is not None and value > most):
-        span = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise SettingsError(f"{name} is {value!r}; it must be a whole number {span}.")
+    if type(value) is not int or not least <= value <= most:
+        raise SettingsError(f"{name} is {_told(value)}; it must be a whole number from {least} to {most}.")
 
 
 def _check_number(name: str, value: Any, below: float) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or value >= below or (value == 0 and name in _POSITIVE):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < below or (value == 0 and name in _POSITIVE):  # NaN is not below anything
         least = "above 0" if name in _POSITIVE else "from 0"
-        raise SettingsError(f"{name} is {value!r}; it must be a number {least} to below {below:g}.")
+        raise SettingsError(f"{name} is {_told(value)}; it must be a number {least} to below {below:g}.")
