@@ -1,7 +1,9 @@
 """What is learnt is what the model writes itself, exactly as it meets it in a chat; nothing is dropped in silence."""
 
 import json
+import os
 import tracemalloc
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from wgemma import Tokenizer
 from wgemma.errors import DataError
 from wgemma.files.ollama import Store
 from wgemma.text.template import lesson, render, segments
-from wgemma.train.data import IGNORED, Data, read_data
+from wgemma.train import data as module
+from wgemma.train.data import IGNORED, MAX_BYTES, Data, read_data
 
 FOLDER = Path(__file__).resolve().parent.parent / "data"
 TOKENIZER = Tokenizer.from_gguf(Store(FOLDER / "ollama-store").model("gemma4:tiny").model)
@@ -261,7 +264,7 @@ def test_a_file_without_examples_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.jsonl cannot be read: No such file"):
         read(tmp_path / "none.jsonl")
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+    with pytest.raises(DataError, match="is a folder, not a file"):
         read(tmp_path)
 
 
@@ -323,3 +326,68 @@ def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert size > 4_500_000 and len(data.examples) == 500
     assert peak < 16 * data.tokens + 1_000_000
+
+
+# -- files that are none
+
+
+def complaint(source: Any, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read(source, **options)
+    return str(caught.value)
+
+
+def test_what_may_never_end_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a device or a pipe" in complaint(tmp_path / "pipe")
+    assert "is a device or a pipe" in complaint("/dev/zero")
+    assert "is a folder" in complaint(tmp_path)
+    assert "zero byte" in complaint("a\0b")
+
+
+def test_a_file_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)  # takes no room on the disk
+    assert complaint(tmp_path / "large").endswith("has 1,073,741,825 bytes; the limit is 1,073,741,824.")
+
+
+def test_a_file_that_grows_while_it_is_read_has_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
+    growing = BytesIO(b'{"prompt": "a", "completion": "b"}\n' * 100)
+    with pytest.raises(DataError, match="grew beyond the limit of 1,000 bytes"):
+        list(module._file_rows(growing))
+    assert growing.tell() < 1200
+
+
+def test_a_line_too_long_is_a_bad_line_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LINE", 1 << 20)
+    good = b'{"prompt": "a", "completion": "b"}\n'
+    data = read(good + b'{"prompt": "' + b"x" * (5 << 20) + b'"}\n' + good, skip_bad=True)
+    assert [example.line for example in data.examples] == [1, 3]
+    assert [(bad.line, bad.reason) for bad in data.bad] == [(2, "longer than 1 MiB")]
+
+
+def test_a_list_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LIST", 1 << 20)
+    records = [{"prompt": "a", "completion": "x" * 1000}] * 1200
+    assert "a list of more than 1 MiB. Write one object per line" in complaint(json.dumps(records).encode())
+
+
+def test_a_file_of_another_kind_does_not_fill_the_memory_with_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BAD", 100)
+    assert "more than 100 lines are bad, up to line 101" in complaint(b"x\n" * 5000, skip_bad=True)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "9" * 5000])
+@pytest.mark.parametrize("shape", ['{{"prompt": "a", "completion": "b", "x": {}}}', '[{{"ids": [{}], "labels": [1]}}]'])
+def test_a_number_that_json_does_not_have_is_no_json(number: str, shape: str) -> None:
+    assert "not JSON" in complaint(shape.format(number).encode())
+
+
+def test_an_id_of_many_digits_is_not_written_out() -> None:
+    assert "an id is not in the vocabulary" in complaint([{"ids": [10**5000, 2], "labels": [1, 2]}])
+
+
+@pytest.mark.parametrize("source", [5, None, {"messages": []}])
+def test_what_is_no_set_of_examples_is_refused(source: Any) -> None:
+    assert "is not a set of examples" in complaint(source)

@@ -49,6 +49,11 @@ def parse_json(data: bytes | str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def finite_decoder() -> json.JSONDecoder:
+    """A decoder without NaN, Infinity and numbers that a float cannot hold, for one value after another."""
+    return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+
+
 def _refuse(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 

@@ -13,24 +13,30 @@ bad lines are skipped, and then they are counted.
 
 import hashlib
 import json
+import os
 import re
 from array import array
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import chain
-from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
 from wgemma.errors import DataError, TemplateError
+from wgemma.files.reading import finite_decoder, parse_json, regular_file
 from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
 IGNORED = -100
 SHOWN = 20  # bad lines listed in the error
+MAX_BYTES = 1 << 30  # of a file
+MAX_LINE = 16 << 20
+MAX_LIST = 256 << 20  # of a file that is one JSON list, which is read as a whole
+MAX_BAD = 100_000  # lines, so that a file of another kind does not fill the memory with complaints
 _BETWEEN = re.compile(r"[ \t\r\n]*([],]?)[ \t\r\n]*")  # the items of a JSON list
 
-Source: TypeAlias = str | Path | bytes | Iterable[Mapping[str, Any]]
+Source: TypeAlias = str | os.PathLike[str] | bytes | Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,8 @@ class Reader:
             (i for i in chain(ids, (label for label in labels if label != IGNORED)) if not 0 <= i < size), None
         )
         if wrong is not None:
-            raise DataError(f"id {wrong} is not in the vocabulary, which has 0 to {size - 1}")
+            told = f"id {wrong}" if abs(wrong) < 1 << 40 else "an id"
+            raise DataError(f"{told} is not in the vocabulary, which has 0 to {size - 1}")
         return array("i", ids), array("i", [IGNORED, *labels[1:]])  # nothing predicts the first
 
 
@@ -159,7 +166,7 @@ def read_data(
 ) -> Data:
     """All examples in a file (a path, or its bytes) or a list of records, numbered from 1 like lines."""
     reader = Reader(tokenizer, style, limit, system)
-    name = str(source) if isinstance(source, str | Path) else "the data"
+    name = str(source) if isinstance(source, str | os.PathLike) else "the data"
     read = _Read()
     with closing(_rows(source)) as rows:
         for line, record in rows:
@@ -187,6 +194,10 @@ class _Read:
             example, cut = reader.example(record, line)
         except (DataError, TemplateError) as error:
             self.bad.append(BadLine(line, str(error).rstrip(".")))
+            if len(self.bad) > MAX_BAD:
+                raise DataError(
+                    f"more than {MAX_BAD:,} lines are bad, up to line {line}: {error}. Is this the right file?"
+                ) from None
             return
         self.examples.append(example)
         self.truncated += cut
@@ -237,29 +248,35 @@ def _has_system(messages: list[Any]) -> bool:
 
 def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
     """Line numbers and their parsed JSON, or a BadLine for invalid JSON."""
-    if isinstance(source, str | Path):
-        try:
-            with Path(source).expanduser().open("rb") as file:
-                yield from _file_rows(file)
-        except OSError as error:
-            raise DataError(f"{source} cannot be read: {error.strerror or error}.") from None
-    elif isinstance(source, bytes):
-        from io import BytesIO
-
+    if isinstance(source, str | os.PathLike):
+        with regular_file(source, MAX_BYTES, DataError) as file:
+            yield from _file_rows(file)
+    elif isinstance(source, bytes | bytearray | memoryview):
+        if len(source) > MAX_BYTES:
+            raise DataError(f"the data have {len(source):,} bytes; the limit is {MAX_BYTES:,}.")
         yield from _file_rows(BytesIO(source))
-    else:
+    elif isinstance(source, Iterable) and not isinstance(source, Mapping):
         yield from enumerate(source, 1)
+    else:
+        raise DataError(
+            f"a {type(source).__name__} is not a set of examples. Pass a file's path, or a list of records."
+        )
 
 
 def _file_rows(file: BinaryIO) -> Generator[tuple[int, Any], None, None]:
     """A file that starts with a bracket is one list; any other has an object per line."""
-    lines = enumerate(iter(file.readline, b""), 1)
+    lines = _lines(file)
     for line, data in lines:
         if line == 1:
             data = data.removeprefix(b"\xef\xbb\xbf")
         if data.strip():
             if data.lstrip().startswith(b"["):
-                yield from _list_rows(data + file.read(), line)
+                data += file.read(max(MAX_LIST + 1 - len(data), 0))
+                if len(data) > MAX_LIST:
+                    raise DataError(
+                        f"the data are a list of more than {MAX_LIST >> 20} MiB. Write one object per line instead."
+                    )
+                yield from _list_rows(data, line)
             else:
                 yield line, _parsed(data, line)
                 break
@@ -268,12 +285,28 @@ def _file_rows(file: BinaryIO) -> Generator[tuple[int, Any], None, None]:
             yield line, _parsed(data, line)
 
 
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Line numbers and lines; of one that is too long just the start."""
+    read, line = 0, 0
+    while (data := file.readline(MAX_LINE + 1)) and read <= MAX_BYTES:
+        line += 1
+        yield line, data
+        read += len(data)
+        while len(data) > MAX_LINE and not data.endswith(b"\n") and read <= MAX_BYTES:
+            data = file.readline(MAX_LINE + 1)
+            read += len(data)
+    if data:
+        raise DataError(f"the data grew beyond the limit of {MAX_BYTES:,} bytes while they were read.")
+
+
 def _parsed(data: bytes, line: int) -> Any:
+    if len(data) > MAX_LINE:
+        return BadLine(line, f"longer than {MAX_LINE >> 20} MiB")
     try:
-        return json.loads(data.decode())
+        return parse_json(data.decode())
     except UnicodeDecodeError:
         return BadLine(line, "not UTF-8")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         reason = f": {error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         return BadLine(line, f"not JSON{reason}")
 
@@ -285,7 +318,7 @@ def _list_rows(data: bytes, line: int) -> Generator[tuple[int, Any], None, None]
     except UnicodeDecodeError:
         yield line, BadLine(line, "the list is not UTF-8")
         return
-    decode, at, seen, items = json.JSONDecoder().raw_decode, text.index("[") + 1, 0, 0
+    decode, at, seen, items = finite_decoder().raw_decode, text.index("[") + 1, 0, 0
     while found := _BETWEEN.match(text, at):
         at = found.end()
         line, seen = line + text.count("\n", seen, at), at
