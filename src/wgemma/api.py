@@ -321,7 +321,7 @@ class Model:
         self,
         data: Any,
         *,
-        out: str | Path,
+        out: str | Path | None = None,
         resume: bool = False,
         skip_bad: bool = False,
         progress: "Callable[[Progress], None]" = lambda progress: None,

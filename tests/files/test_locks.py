@@ -9,7 +9,7 @@ from platform import node
 import pytest
 
 from wgemma.errors import TrainingError
-from wgemma.files.locks import held, locked
+from wgemma.files.locks import is_held, locked
 
 
 def gone_pid() -> int:
@@ -23,18 +23,18 @@ def test_a_second_holder_is_refused_by_whatever_name(tmp_path: Path, again: str)
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path)
     with locked(tmp_path / "x.lock", TrainingError):
-        assert held(tmp_path / again)
+        assert is_held(tmp_path / again)
         with pytest.raises(TrainingError, match=f"^process {os.getpid()} on "), locked(tmp_path / again, TrainingError):
             pass
-    assert not held(tmp_path / again) and not (tmp_path / "x.lock").exists()
+    assert not is_held(tmp_path / again) and not (tmp_path / "x.lock").exists()
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     lock = tmp_path / "x.lock"
     lock.write_text(f"{gone_pid()} {node()}")
-    assert not held(lock)
+    assert not is_held(lock)
     with locked(lock, TrainingError):
-        assert held(lock) and lock.read_text() == f"{os.getpid()} {node()}"
+        assert is_held(lock) and lock.read_text() == f"{os.getpid()} {node()}"
 
 
 def test_the_lock_of_another_host_counts(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """A fine-tuning from a file to a folder, with a learner small enough to see through and with the real one."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from platform import node
 from threading import Event
 from typing import Any
 
@@ -64,6 +68,62 @@ def test_a_stopped_training_goes_on_with_the_settings_it_began_with(tmp_path: Pa
     rest = finetuned(task(tmp_path / "part", resume=True))
     assert rest.losses == whole.losses and rest.adapter == tmp_path / "part"
     assert read_adapter(rest.adapter).pairs == read_adapter(tmp_path / "whole").pairs
+
+
+def test_two_trainings_into_one_folder_are_refused_before_and_after_the_model_is_loaded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first, second = task(out), task(out)
+    refusals: list[str] = []
+
+    def meanwhile(made: Progress) -> None:
+        for attempt in (lambda: finetuned(second), lambda: task(out), lambda: task(out, resume=True)):
+            with pytest.raises(TrainingError) as caught:
+                attempt()
+            refusals.append(str(caught.value))
+
+    whole = finetuned(first, progress=meanwhile)
+    expected = (
+        f"process {os.getpid()} on {node()} is training into {out}. Wait until it is done, or use another folder."
+    )
+    assert refusals == [f"{expected} If there is no such process, delete {out / 'training.lock'}."] * 3 * whole.steps
+    assert not (out / "training.lock").exists()
+    with pytest.raises(TrainingError, match="contains a training run"):
+        finetuned(second)
+
+
+def test_a_training_that_was_resumed_elsewhere_is_not_resumed_again(tmp_path: Path) -> None:
+    finetuned(task(tmp_path, steps=6), cancel=After(2))
+    first, second = task(tmp_path, resume=True), task(tmp_path, resume=True)
+    finetuned(first)
+    with pytest.raises(TrainingError, match="was changed by another training"):
+        finetuned(second)
+
+
+def test_the_lock_a_killed_training_left_is_taken_over(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    child.wait()
+    (tmp_path / "training.lock").write_text(f"{child.pid} {node()}")
+    assert finetuned(task(tmp_path)).adapter == tmp_path
+
+
+def test_a_checkpoint_beyond_the_last_step_is_refused(tmp_path: Path) -> None:
+    finetuned(task(tmp_path, steps=6), cancel=After(2))
+    state = json.loads((tmp_path / "checkpoint-3" / "state.json").read_text())
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-7")
+    state |= {"step": 7, "losses": [1.0] * 7}
+    (tmp_path / "checkpoint-7" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(TrainingError, match="checkpoint-7 is beyond the 6 steps"):
+        task(tmp_path, resume=True)
+
+
+def test_without_a_folder_there_is_no_training(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="out is missing"):
+        run(prepare_task(RECORDS, None, {}, TOKENIZER, "small", context=512))
+    for out in ("a\0b", 5):
+        with pytest.raises(SettingsError, match="is not a path"):
+            task(out)  # type: ignore[arg-type]
+    with pytest.raises(TrainingError, match="File name too long"):
+        finetuned(task(tmp_path / ("x" * 300)))
 
 
 def test_a_stop_that_comes_with_the_last_step_is_an_end(tmp_path: Path) -> None:
@@ -236,6 +296,11 @@ def test_eight_examples_are_learnt_by_heart(plain: NativeDevice, tmp_path: Path)
         small: dict[str, Any] = {"rank": 8, "alpha": 16, "batch": 8, "seq": 8, "lr": 0.02, "save_every": 100}
         result = model.finetune(records, out=tmp_path / "out", steps=100, progress=hear, cancel=learnt, **small)
     assert result.losses[0] > 10 and result.losses[-1] < 0.01 and result.steps < 60
+
+
+def test_a_model_says_that_it_needs_a_folder(plain: NativeDevice) -> None:
+    with wgemma.load(TINY, device=plain) as model, pytest.raises(SettingsError, match="out is missing"):
+        model.finetune(RECORDS)
 
 
 def test_a_rate_that_spoils_everything_ends_in_a_sentence(plain: NativeDevice, tmp_path: Path) -> None:

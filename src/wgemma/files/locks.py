@@ -14,6 +14,7 @@ from platform import node
 from threading import Lock
 
 from wgemma.errors import Error, SourceError
+from wgemma.files.paths import mode
 from wgemma.files.reading import regular_file
 
 UNSIGNED_SECONDS = 10  # after which a lock without an owner is stale
@@ -42,10 +43,10 @@ def locked(lock: Path, refusal: Callable[[str], Error]) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool:
     """Whether a running process holds the lock file."""
     lock = lock.resolve()
-    return lock.exists() and not _is_stale(lock)
+    return bool(mode(lock)) and not _is_stale(lock)
 
 
 def owner(lock: Path) -> str:

@@ -196,7 +196,7 @@ class _Read:
             self.bad.append(BadLine(line, str(error).rstrip(".")))
             if len(self.bad) > MAX_BAD:
                 raise DataError(
-                    f"more than {MAX_BAD:,} lines are bad, up to line {line}: {error}. Is this the right file?"
+                    f"more than {MAX_BAD:,} lines are bad, up to line {line}. Is it the right file?"
                 ) from None
             return
         self.examples.append(example)

@@ -6,18 +6,24 @@
     adapter.gguf                                      for llama.cpp and Ollama
     README.md, loss.svg, losses.json                  how it was trained, and the losses
     checkpoint-N/                                     the last two, for `resume`
+    training.lock                                     while it trains: the process and host
 """
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, Literal
 
 from wgemma.engine.request import Cancel
 from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
 from wgemma.files.locate import ModelFiles
+from wgemma.files.locks import is_held, locked, owner
+from wgemma.files.paths import mode, user_path
+from wgemma.files.writing import replacing
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.batches import Batches, Pack, pack, split
 from wgemma.train.card import card
@@ -28,6 +34,7 @@ from wgemma.train.settings import TrainingSettings
 from wgemma.train.trainer import Progress, Teachable, Trainer
 
 GGUF = "adapter.gguf"
+LOCK = "training.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def refuse_adapted(files: ModelFiles) -> None:
 
 async def prepare_task(
     source: Source,
-    out: str | Path,
+    out: str | Path | None,
     given: Mapping[str, Any],
     tokenizer: Tokenizer,
     style: Literal["small", "large"],
@@ -100,7 +107,11 @@ async def prepare_task(
     skip_bad: bool = False,
 ) -> Task:
     """Reads the data and fixes its order. With `resume`, settings not `given` are the checkpoint's."""
-    folder = Path(out).expanduser()
+    if out is None:
+        raise SettingsError("out is missing. Name the folder to write the adapter to.")
+    folder = user_path(out, SettingsError)
+    if is_held(folder / LOCK):
+        raise _busy(folder, owner(folder / LOCK))
     storage = Folder(folder) if checkpoints else None
     checkpoint = await latest(storage) if storage and resume else None
     settings = TrainingSettings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
@@ -120,13 +131,15 @@ async def prepare_task(
         checkpoint.refuse_others(settings, fingerprint)
     batches = Batches(examples, settings.batch, settings.seq, settings.seed, settings.packing)
     steps = settings.steps or batches.count(settings.epochs)
+    if checkpoint is not None and checkpoint.step > steps:
+        raise TrainingError(f"{checkpoint.name} is beyond the {steps} steps of this training; it is damaged.")
     packs = pack(held, settings.seq) if settings.packing else [Pack((example,)) for example in held]
     return Task(settings, folder, storage, data, examples, packs, fingerprint, batches, steps, others, checkpoint)
 
 
 async def _refuse_full(folder: Path, storage: Storage | None) -> None:
     """Refuses to overwrite a run or an adapter."""
-    if folder.exists() and not folder.is_dir():
+    if mode(folder) and not S_ISDIR(mode(folder)):
         raise TrainingError(f"{folder} is a file. Name a folder to write to.")
     saved = await steps_saved(storage) if storage else []
     if storage and saved:
@@ -134,8 +147,23 @@ async def _refuse_full(folder: Path, storage: Storage | None) -> None:
             f"{storage.name} contains a training run that reached step {saved[-1]}. Continue it with --resume "
             "(resume=True), or use another folder."
         )
-    if (folder / "adapter_config.json").exists() or (folder / GGUF).exists():
+    if mode(folder / "adapter_config.json") or mode(folder / GGUF):
         raise TrainingError(f"{folder} already contains an adapter. Use another folder.")
+
+
+async def _refuse_changed(task: Task) -> None:
+    """Refuses a folder that another run has changed since the task was prepared."""
+    if task.checkpoint is None:
+        await _refuse_full(task.out, task.storage)
+    elif task.storage and (await steps_saved(task.storage))[-1:] != [task.checkpoint.step]:
+        raise TrainingError(f"{task.out} was changed by another training. Start again with --resume (resume=True).")
+
+
+def _busy(folder: Path, owner: str) -> TrainingError:
+    return TrainingError(
+        f"{owner} is training into {folder}. Wait until it is done, or use another folder. "
+        f"If there is no such process, delete {folder / LOCK}."
+    )
 
 
 async def finetune(
@@ -162,12 +190,20 @@ async def finetune(
         cancel=cancel,
         memory=memory,
     )
-    if task.checkpoint is not None:
-        await trainer.resume(task.checkpoint)
-    try:  # now, to fail before training rather than after
-        task.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TrainingError(f"{task.out} cannot be created: {error.strerror or error}. Use another folder.") from None
+    with ExitStack() as stack:
+        try:  # now, to fail before training rather than after
+            task.out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(task.out / LOCK, lambda owner: _busy(task.out, owner)))
+        except OSError as error:
+            reason = error.strerror or error
+            raise TrainingError(f"{task.out} cannot be created: {reason}. Use another folder.") from None
+        await _refuse_changed(task)
+        if task.checkpoint is not None:
+            await trainer.resume(task.checkpoint)
+        return await _trained(task, trainer, base, progress)
+
+
+async def _trained(task: Task, trainer: Trainer, base: str, progress: Callable[[Progress], None]) -> TrainingResult:
     try:
         async for made in trainer.run():
             progress(made)
@@ -211,6 +247,7 @@ async def _export(task: Task, trainer: Trainer, base: str) -> None:
     }
     for name, text in texts.items():
         try:
-            (out / name).write_text(text, encoding="utf-8")
+            with replacing(out / name) as file:
+                file.write(text.encode())
         except OSError as error:
             raise TrainingError(f"{out / name} cannot be written: {error.strerror or error}.") from None
