@@ -78,6 +78,10 @@ class Cache:
                     pieces += [(segment.keys, size), (segment.values, size)]
         return pieces
 
+    def nbytes(self, positions: int) -> int:
+        """The size of all pieces, whether or not the cache has grown that far."""
+        return sum(2 * self.token_bytes(o) * (self.ring if o.sliding else positions) for o in self.owners)
+
     def grow(self, positions: int) -> None:
         """Grows the cache to `positions`; on failure it raises and leaves the cache unchanged."""
         if positions > self.context:
