@@ -1,7 +1,15 @@
 """Sessions on disk: whole or refused."""
 
+import gc
+import hashlib
 import json
+import os
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +19,7 @@ from one_sequence import OneSequence
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.saved import restore, save
+from wgemma.engine.saved import MAGIC, restore, save
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.passes import SOFT
 from wgemma.sync import iterate, run
@@ -116,6 +124,151 @@ def test_another_models_session_is_refused(backend: GpuBackend, data: Path, gpu:
         assert isinstance(other.backend, GpuBackend)
         with pytest.raises(wgemma.SessionError, match="another model"):
             run(restore(other.backend.runner, tmp_path / "chat"))
+
+
+# -- files from strangers
+
+
+@pytest.fixture(scope="module")
+def strange(data: Path, gpu: NativeDevice, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Strange"]:
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    with wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"], device=gpu) as model:
+        list(model.generate(PROMPT, max_tokens=2, temperature=0))
+        yield Strange(model, tmp_path_factory.mktemp("sessions") / "chat")
+
+
+@dataclass
+class Strange:
+    """A model, and sessions of it that were tampered with but have the right hash."""
+
+    model: wgemma.Model
+    path: Path
+
+    def refusal(self, facts: bytes | dict[str, Any], body: bytes | None = None) -> str:
+        """What a session with other facts in its header, or with another header, is refused with."""
+        self.model.save(self.path)
+        data = self.path.read_bytes()
+        length = int.from_bytes(data[8:12], "little")
+        if isinstance(facts, dict):
+            facts = json.dumps(json.loads(data[12 : 12 + length]) | facts).encode()
+        made = MAGIC + struct.pack("<I", len(facts)) + facts + (data[12 + length : -32] if body is None else body)
+        self.path.write_bytes(made + hashlib.sha256(made).digest())
+        with pytest.raises(wgemma.SessionError) as caught:
+            self.model.restore(self.path)
+        return str(caught.value)
+
+
+HEADERS = [b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b'{"version": Infinity}', b'{"version": 1e999}', b"9" * 5000]
+
+
+@pytest.mark.parametrize("header", [*HEADERS, b"", b"\xff", b"[]", b"1", b'"x"'], ids=range(len(HEADERS) + 5))
+def test_a_header_that_is_none_is_refused(strange: Strange, header: bytes) -> None:
+    assert "damaged" in (told := strange.refusal(header)) or "another version" in told
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"ids": [10**400]}, "damaged"),
+        ({"ids": [-1]}, "not tokens"),
+        ({"ids": [True]}, "not tokens"),
+        ({"ids": [1.0]}, "not tokens"),
+        ({"ids": {"1": 2}}, "not tokens"),
+        ({"ids": [5] * 100_000, "written": 100_000}, "has 100000 tokens; the context holds"),
+        ({"ids": [5] * 4}, "damaged"),  # of another size
+        ({"written": 10**400}, "how many positions"),
+        ({"written": -1}, "how many positions"),
+        ({"written": True}, "how many positions"),
+        ({"sizes": []}, "damaged"),
+        ({"sizes": [10**18]}, "damaged"),
+        ({"kv": ["x"] * 10_000}, "other settings"),
+        ({"ring": 10**4000}, "other settings"),
+        ({"adapter": [["x", 10**400]]}, "which adapters"),
+        ({"adapter": 5}, "which adapters"),
+        ({"adapter": [["x", 1.0]]}, "not loaded"),
+        ({"media": 5}, "images and sounds"),
+        ({"media": [5]}, "images and sounds"),
+        ({"media": [{"key": "f" * 64, "kind": "image", "first": 1 << 30, "count": 9, "budget": 70}]}, "images and"),
+        ({"version": 2}, "another version"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(strange: Strange, facts: dict[str, Any], sentence: str) -> None:
+    told = strange.refusal(facts)
+    assert sentence in told and len(told) < 300
+    list(strange.model.generate([*PROMPT, 40], max_tokens=1))
+    assert strange.model.backend.reused >= len(PROMPT) - 1
+
+
+def test_pieces_of_another_size_are_refused_before_they_are_read(
+    strange: Strange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "damaged" in strange.refusal({}, b"")
+    monkeypatch.setattr("wgemma.engine.saved._is_whole", lambda *_: pytest.fail("was read"))
+    strange.refusal({}, bytes(5))
+    with strange.path.open("ab") as file:
+        file.truncate(1 << 36)  # takes no room on the disk
+    with pytest.raises(wgemma.SessionError, match="damaged"):
+        strange.model.restore(strange.path)
+
+
+def test_what_may_never_end_is_refused_at_once(strange: Strange, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(wgemma.SessionError, match="is a device or a pipe"):
+            strange.model.restore(path)
+    with pytest.raises(wgemma.SessionError, match="is a folder"):
+        strange.model.restore(tmp_path)
+
+
+def test_a_session_is_read_and_written_in_steps(strange: Strange, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange.model.save(strange.path)
+    whole = strange.path.read_bytes()
+    monkeypatch.setattr("wgemma.engine.saved.STEP", 1000)
+    strange.model.restore(strange.path)
+    strange.model.save(strange.path)
+    assert strange.path.read_bytes() == whole
+
+
+def test_a_disk_that_fails_after_the_check_leaves_the_chat_as_it_was(
+    strange: Strange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(strange.model.generate(PROMPT, max_tokens=2, temperature=0))
+    strange.model.save(strange.path)
+    backend = strange.model.backend
+    before = backend.runner.device.allocated
+    monkeypatch.setattr("wgemma.engine.saved._is_whole", lambda *_: os.truncate(strange.path, 4000) or True)
+    with pytest.raises(wgemma.SessionError, match="damaged"):
+        strange.model.restore(strange.path)
+    expected = [piece.id for piece in strange.model.generate([*PROMPT, 40], max_tokens=4, temperature=0)]
+    assert backend.reused >= len(PROMPT) - 1 and backend.runner.device.allocated == before
+    strange.model.reset()
+    assert [piece.id for piece in strange.model.generate([*PROMPT, 40], max_tokens=4, temperature=0)] == expected
+
+
+def test_restoring_over_and_over_takes_no_more_memory(strange: Strange) -> None:
+    strange.model.save(strange.path)
+    device, sizes = strange.model.backend.runner.device, []
+    gc.disable()  # whatever needs it would grow
+    tracemalloc.start()
+    for i in range(200):
+        strange.model.restore(strange.path)
+        if i in (49, 199):
+            sizes.append((device.allocated, len(gc.get_objects()), tracemalloc.get_traced_memory()[0]))
+    tracemalloc.stop()
+    gc.enable()
+    (allocated, objects, nbytes), (allocated_then, objects_then, nbytes_then) = sizes
+    assert allocated_then == allocated
+    assert objects_then - objects < 100 and nbytes_then - nbytes < 100_000
+
+
+@pytest.mark.parametrize("path", ["notadir.txt/x", "a\0b", "", "/", ".", 5, None, "x" * 300])
+def test_whatever_cannot_be_saved_to_is_a_session_error(strange: Strange, tmp_path: Path, path: Any) -> None:
+    (tmp_path / "notadir.txt").write_text("")
+    if isinstance(path, str) and path not in ("", "/"):
+        path = f"{tmp_path}/{path}"
+    with pytest.raises(wgemma.SessionError):
+        strange.model.save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notadir.txt"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(backend: GpuBackend, tmp_path: Path) -> None:

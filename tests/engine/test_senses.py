@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 import wgemma
+from media_maker import wav, wav_format
 from wgemma.engine import senses as module
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.senses import Medium, Senses
@@ -190,6 +192,89 @@ def test_a_saved_chat_finds_its_pictures_by_their_hashes(media: Senses[bytes], t
     for wrong in ([], [{**told[0], "count": 5}], [{**told[0], "first": 3}], [{**told[0], "kind": "smell"}]):
         with pytest.raises(ValueError):
             Senses(towers, WIDTH).recognise(ids, wrong)
+
+
+def place(media: Senses[bytes], *sources: Any, kind: str = "image") -> list[list[Medium[bytes]]]:
+    return run(media.place([content_of({"type": kind, kind: source}) for source in sources]))
+
+
+def refuse(*_: Any) -> None:
+    raise AssertionError("decoded too early")
+
+
+def test_too_many_pixels_in_one_prompt_are_refused_before_any_is_decoded(
+    media: Senses[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = np.broadcast_to(np.uint8(0), (10_000, 10_000))
+    monkeypatch.setattr(module, "read_image", refuse)
+    with pytest.raises(MediaError, match="500 million pixels together; the limit is 400 million"):
+        place(media, *[large] * 5)
+
+
+def test_too_many_seconds_in_one_prompt_are_refused_before_any_is_decoded(
+    media: Senses[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = wav(bytes(1000 * 1300), wav_format(rate=1000, bits=8))
+    monkeypatch.setattr(module, "read_sound", refuse)
+    with pytest.raises(MediaError, match="65 minutes long together; the limit is 60"):
+        place(media, slow, slow + b"1", slow + b"22", kind="audio")
+
+
+def test_what_is_cached_or_comes_twice_does_not_count_again(
+    media: Senses[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [saved(np.full((4, 5), shade, np.uint8)) for shade in range(4)]
+    monkeypatch.setattr(module, "MAX_TOTAL_PIXELS", 40)
+    first = place(media, files[0], files[0], files[1], files[0])
+    assert first[0] == first[1] == first[3]
+    again = place(media, *files[:2], *files[2:])
+    assert again[:2] == [first[0], first[2]]
+    with pytest.raises(MediaError, match="one after the other"):
+        place(media, *(saved(np.full((4, 5), shade, np.uint8)) for shade in range(9, 12)))
+
+
+def saved(values: Any) -> bytes:
+    file = BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
+
+
+def entry(medium: Medium[bytes], **changed: Any) -> dict[str, Any]:
+    return {name: getattr(medium, name) for name in ("key", "kind", "first", "count", "budget")} | changed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"count": 7},  # of a picture that is known here with 6 rows
+        {"kind": "audio"},
+        {"budget": 70},
+        {"key": "f" * 64, "first": SOFT + 100},  # not in the ids
+        {"key": "f" * 64, "first": SOFT + 1},  # not all of the ids
+        {"key": "f" * 65},
+        {"key": "f" * 64, "count": True},
+        {"key": "f" * 64, "count": 10**9},
+        {"key": "f" * 64, "first": 1e9},
+    ],
+)
+def test_a_saved_chat_that_lies_about_its_media_registers_nothing(
+    media: Senses[bytes], changed: dict[str, Any]
+) -> None:
+    medium = see(media, picture(1))
+    ids = [5, *medium.numbers, 6]
+    with pytest.raises(ValueError):
+        media.recognise(ids, [entry(medium, **changed)])
+    with pytest.raises(ValueError):
+        media.recognise(ids, [entry(medium), entry(medium, key="e" * 64)])  # both have the same ids
+    assert [each.key for each in media._media.values()] == [medium.key]
+
+
+def test_a_saved_chat_cannot_change_how_many_rows_a_picture_has(media: Senses[bytes], towers: FakeTowers) -> None:
+    lie = entry(see(Senses(towers, WIDTH), picture(1)), count=2000, first=SOFT)
+    media.recognise([SOFT], [lie])
+    medium = see(media, picture(1))
+    assert medium.count == 6
+    assert len(run(media.rows(medium.first))[0]) == 4 * medium.count
 
 
 def test_everything_encoded_is_given_back(media: Senses[bytes], towers: FakeTowers) -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from media_maker import mended, mutate, png, png_chunk
 from wgemma import Error, MediaError
-from wgemma.files.images import MAX_PIXELS, Pixels, from_base64, read_image
+from wgemma.files.images import MAX_PIXELS, Pixels, from_base64, image_size, read_image
 
 RED, BLUE = (200, 30, 40), (10, 60, 220)
 
@@ -381,6 +381,26 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 8 * 1024  # KiB
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_the_size_is_in_the_header(kind: str) -> None:
+    assert image_size(GOOD[kind]) == (24, 16)
+    assert image_size(GOOD[kind][:-10]) == (24, 16)  # nothing is decoded
+
+
+def test_the_size_of_what_is_no_file_is_its_own() -> None:
+    assert image_size(halves()) == image_size(np.zeros((16, 24, 3), np.uint8)) == (24, 16)
+    assert image_size(Pixels(24, 16, bytes(4 * 24 * 16))) == (24, 16)
+    with pytest.raises(MediaError, match="121 million pixels"):
+        image_size(np.broadcast_to(np.uint8(0), (11_000, 11_000)))
+
+
+def test_a_side_too_long_is_refused() -> None:
+    for source in (np.zeros((1, 65_536), np.uint8), Pixels(1, 65_536, bytes(4 * 65_536))):
+        assert "the limit for a side is 65535 pixels" in refusal(source)
+        with pytest.raises(MediaError, match="the limit for a side is 65535 pixels"):
+            image_size(source)
 
 
 def test_folders_and_missing_files_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import wave
 from array import array
 from base64 import b64encode
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from media_maker import extensible, mutate, riff_chunk, wav, wav_format
 from wgemma import MediaError
-from wgemma.files.sounds import MAX_SECONDS, SHORTEST, Sound, cuts, read_sound
+from wgemma.files.sounds import MAX_SECONDS, SHORTEST, Sound, cuts, read_sound, sound_seconds
 
 RAMP = list(range(-32768, 32768, 257))
 BODY = struct.pack(f"<{len(RAMP)}h", *RAMP)
@@ -183,7 +184,7 @@ def test_half_a_frame_at_the_end_is_left_out() -> None:
 
 
 def test_a_rate_and_many_channels_are_kept() -> None:
-    for rate, channels in ((1, 1), (11_025, 5), (192_000, 3), (16_000, 200)):
+    for rate, channels in ((1000, 1), (11_025, 5), (192_000, 3), (16_000, 200)):
         sound = read_sound(wav(bytes(2 * channels * 7), wav_format(channels=channels, rate=rate)))
         assert (sound.rate, sound.channels, len(sound.samples)) == (rate, channels, 7 * channels)
 
@@ -298,7 +299,7 @@ def test_a_compressed_file_of_nonsense_is_refused(head: bytes) -> None:
         (wav(BODY, wav_format(channels=2, block=2)), "take 2 bytes, not 4"),
         (wav(BODY, wav_format(rate=0)), "0 samples a second"),
         (wav(BODY, wav_format(rate=2**32 - 1)), "4294967295 samples a second"),
-        (wav(BODY, wav_format(channels=0)), "no channels"),
+        (wav(BODY, wav_format(channels=0)), "has 0 channels"),
         (wav(BODY, wav_format(bits=0)), "values of 0 bits"),
         (wav(BODY, wav_format(bits=64)), "values of 64 bits"),
         (wav(BODY, wav_format(3, bits=16)), "values of 16 bits"),
@@ -311,7 +312,9 @@ def test_a_compressed_file_of_nonsense_is_refused(head: bytes) -> None:
         (wav(BODY, extensible(2, 1, 16000, 16)), "holds ADPCM"),
         (wav(BODY, wav_format()[:14]), "format chunk of 14 bytes"),
         (wav(BODY, before=riff_chunk(b"junk", b"") * 10_001), "without samples"),
-        (wav(bytes(MAX_SECONDS + 1), wav_format(rate=1, bits=8)), "minutes long; the limit is 60"),
+        (wav(bytes(1000 * MAX_SECONDS + 1), wav_format(rate=1000, bits=8)), "minutes long; the limit is 60"),
+        (wav(bytes(100), wav_format(rate=1, bits=8)), "1 samples a second; wgemma reads 1000 to 1000000"),
+        (wav(bytes(514), wav_format(channels=257)), "257 channels; wgemma reads 1 to 256"),
     ],
 )
 def test_one_sentence_says_what_is_wrong(data: bytes, sentence: str, tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ def test_floats_a_little_too_loud_are_clipped() -> None:
     ("source", "sentence"),
     [
         (np.zeros(0), "holds no samples"),
-        (np.zeros((5, 0)), "holds no samples"),
+        (np.zeros((5, 0)), "0 channels"),
         (np.zeros((2, 3, 4)), "2×3×4"),
         (np.zeros(()), "no dimension"),
         (np.zeros((2, 16_000)), "transpose it"),
@@ -358,6 +361,8 @@ def test_floats_a_little_too_loud_are_clipped() -> None:
         (np.broadcast_to(np.float32(0), (16_000 * 3601,)), "60 minutes long; the limit is 60"),
         ((np.broadcast_to(np.float32(0), (30_000_000, 16)), 48_000), "million values"),
         ((np.zeros(8), 0), "0 samples a second"),
+        ((np.zeros(8), 999), "999 samples a second"),
+        ((np.zeros(8), 10**5000), "too many samples a second"),
         ((np.zeros(8), 16_000.5), "whole number"),
         ((np.zeros(8), "16000"), "whole number"),
         (([0.0, 0.1], 16_000), "a NumPy array and its rate"),
@@ -371,6 +376,21 @@ def test_floats_a_little_too_loud_are_clipped() -> None:
 )
 def test_what_is_no_sound_says_why(source: Any, sentence: str) -> None:
     assert sentence in refusal(source)
+
+
+def test_the_length_is_in_the_header() -> None:
+    """At every length that is refused, too, and without memory for the samples."""
+    hour = wav(bytes(8000 * 3600), wav_format(rate=8000, bits=8))
+    tracemalloc.start()
+    assert sound_seconds(hour) == 3600
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert sound_seconds(Sound(16_000, 2, array("f", bytes(4 * 32_000)))) == 1
+    assert sound_seconds((np.zeros((8000, 2)), 4000)) == 2
+    with pytest.raises(MediaError, match="1 samples a second"):
+        sound_seconds(wav(bytes(100), wav_format(rate=1, bits=8)))
+    with pytest.raises(MediaError, match="60 minutes long"):
+        sound_seconds(wav(bytes(1000 * 3601), wav_format(rate=1000, bits=8)))
 
 
 def test_folders_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Images and sounds in a sequence: each becomes a run of soft rows, with ids that are not tokens.
 
+The headers of a prompt's images and sounds are read first: what is too much is refused before anything is decoded.
+
 The same content keeps its ids for as long as the model is loaded, so a prompt that repeats it has the same prefix and
 is not recomputed. Rows are encoded when a pass needs them and cached within a budget; their source is cached within
 another. A medium that lost both must be sent again, as every chat does anyway.
@@ -7,17 +9,20 @@ another. A medium that lost both must be sent again, as every chat does anyway.
 
 import hashlib
 import os
+import re
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Generic, Literal, TypeVar
 
 from wgemma.engine.soft import runs
 from wgemma.engine.towers import Encoder
 from wgemma.errors import MediaError, SessionError
-from wgemma.files.images import Pixels, check_picture, contents, image_format, read_image
-from wgemma.files.sounds import check_sound, cuts, read_sound, sound_format
+from wgemma.files.images import Pixels, check_picture, contents, image_format, image_size, read_image
+from wgemma.files.sounds import MAX_SECONDS, check_sound, cuts, read_sound, sound_format, sound_seconds
 from wgemma.model.passes import SOFT
 from wgemma.model.vision_config import BUDGETS
 from wgemma.text.parts import Content
@@ -27,8 +32,13 @@ Rows = TypeVar("Rows")
 BUDGET = 280  # tokens per image, unless its part says otherwise
 ROW_BYTES = 256 << 20  # of encoded media to cache
 CONTENT_BYTES = 256 << 20  # of source images and sounds to cache, for encoding them again
+MAX_TOTAL_PIXELS = 400_000_000  # of a prompt's images that are not cached
+MAX_TOTAL_SECONDS = MAX_SECONDS  # of its sounds
 MOST_MEDIA = 1 << 16
 MAX_ROWS = 1 << 11  # per medium in a saved chat
+
+
+_KEY = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +68,19 @@ class Medium(Generic[Rows]):
                 return 0
             case _:
                 return len(self.content)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """An image or sound of a prompt before it is decoded. `digest` is that of a file; `amount` is its pixels or seconds
+    if it must be decoded."""
+
+    kind: Literal["image", "audio"]
+    source: Any
+    budget: int
+    name: str
+    digest: str
+    amount: float
 
 
 class Senses(Generic[Rows]):
@@ -91,21 +114,29 @@ class Senses(Generic[Rows]):
 
     def _register(self, key: str, kind: Literal["image", "audio"], count: int, budget: int = 0) -> Medium[Rows]:
         """The medium with this key, marked as most recently used."""
-        medium = self._media.pop(key, None)
+        medium = self._media.get(key)
+        if medium is not None and (medium.kind, medium.count, medium.budget) != (kind, count, budget):
+            self._forget(medium)  # a saved chat lied about it
+            medium = None
         if medium is None:
             medium = Medium(key, kind, self._next, count, budget)
             self._next += count + 1  # skip one id between media: see soft.runs
             self._firsts.append(medium.first)
             self._in_order.append(medium)
-        self._media[key] = medium
+        self._touch(medium)
         while len(self._media) > MOST_MEDIA:
             self._forget(next(iter(self._media.values())))
         return medium
 
+    def _touch(self, medium: Medium[Rows]) -> None:
+        """Marks a medium as most recently used."""
+        self._media.pop(medium.key, None)
+        self._media[medium.key] = medium
+
     def _forget(self, medium: Medium[Rows]) -> None:
         self._drop_rows(medium)
         del self._media[medium.key]
-        at = self._firsts.index(medium.first)
+        at = bisect_left(self._firsts, medium.first)
         del self._firsts[at], self._in_order[at]
 
     # -- input
@@ -114,10 +145,16 @@ class Senses(Generic[Rows]):
         """The media of a prompt: one per image, and one per 30 seconds of a sound. The previous prompt's may be evicted
         from now on."""
         self._placed.clear()
-        return [await self.take(content) for content in contents]
+        found = [self._find(content) for content in contents]
+        self._check_amounts(found)
+        return [await self._take(each) for each in found]
 
     async def take(self, content: Content) -> list[Medium[Rows]]:
-        """The media of an image or sound. A file is recognised by its bytes, before it is decoded."""
+        """The media of an image or sound."""
+        return await self._take(self._find(content))
+
+    def _find(self, content: Content) -> _Found:
+        """What a content is, by its header. A file is recognised by its bytes, before it is decoded."""
         image = content.kind == "image"
         self.towers.require(content.kind)  # fail before reading anything
         budget = 0 if not image else BUDGET if content.budget is None else content.budget
@@ -128,17 +165,50 @@ class Senses(Generic[Rows]):
             name = content.name or name
             (check_picture if image else check_sound)(name, source)  # before reading all of it
             digest = _hash(content.kind, budget, source)
-            known = [self._media[key] for key in self._files.get(digest, ()) if key in self._media]
-            if known and len(known) == len(self._files[digest]) and all(m.content is not None for m in known):
-                self._placed.update(medium.key for medium in known)
-                return [self._register(medium.key, medium.kind, medium.count) for medium in known]
-        try:
-            media = [self._see(source, budget)] if image else await self._hear(source)
-        except MediaError as error:
-            raise MediaError(_named(str(error), name)) from None
-        if digest:
-            self._files.pop(digest, None)
-            self._files[digest] = [medium.key for medium in media]
+        amount = 0.0
+        if not self._known(digest):
+            with _named(name):
+                amount = float(prod(image_size(source))) if image else sound_seconds(source)
+        return _Found(content.kind, source, budget, name, digest, amount)
+
+    def _known(self, digest: str) -> list[Medium[Rows]]:
+        """The media of a file that is cached, which stay cached for this prompt; empty if it is not."""
+        keys = self._files.get(digest, [])
+        known = [self._media[key] for key in keys if key in self._media]
+        if len(known) < len(keys) or any(medium.content is None for medium in known):
+            return []
+        self._placed.update(keys)
+        return known
+
+    def _check_amounts(self, found: Sequence[_Found]) -> None:
+        """Refuses a prompt with too many pixels or seconds to decode; a file that comes twice counts once."""
+        pixels, seconds = (
+            sum({each.digest or id(each): each.amount for each in found if each.kind == kind}.values())
+            for kind in ("image", "audio")
+        )
+        if pixels > MAX_TOTAL_PIXELS:
+            raise MediaError(
+                f"the pictures of this prompt have {pixels / 1e6:.0f} million pixels together; the limit is "
+                f"{MAX_TOTAL_PIXELS // 10**6} million. Scale them down, or send them one after the other."
+            )
+        if seconds > MAX_TOTAL_SECONDS:
+            raise MediaError(
+                f"the sounds of this prompt are {seconds / 60:.0f} minutes long together; the limit is "
+                f"{MAX_TOTAL_SECONDS // 60}. Send them one after the other."
+            )
+
+    async def _take(self, found: _Found) -> list[Medium[Rows]]:
+        known = self._known(found.digest)
+        if known:
+            for medium in known:
+                self._touch(medium)
+            return known
+        with _named(found.name):
+            image = found.kind == "image"
+            media = [self._see(found.source, found.budget)] if image else await self._hear(found.source)
+        if found.digest:
+            self._files.pop(found.digest, None)
+            self._files[found.digest] = [medium.key for medium in media]
             if len(self._files) > MOST_MEDIA:
                 del self._files[next(iter(self._files))]
         self._placed.update(medium.key for medium in media)
@@ -192,7 +262,7 @@ class Senses(Generic[Rows]):
         medium = self._medium(number)
         if medium is None:
             raise SessionError(f"{number} is not the id of a row of any image or sound in this session.")
-        self._register(medium.key, medium.kind, medium.count)
+        self._touch(medium)
         if medium.rows is None:
             medium.rows = await self._encode(medium)
             self._make_room_for_rows(medium)
@@ -244,22 +314,32 @@ class Senses(Generic[Rows]):
         return [{name: getattr(m, name) for name in ("key", "kind", "first", "count", "budget")} for m in known]
 
     def recognise(self, ids: Sequence[int], described: Iterable[Any]) -> list[int]:
-        """A saved chat's ids, renumbered for its media here; raises `ValueError` if they make no sense."""
-        numbers: dict[int, int] = {}
+        """A saved chat's ids, renumbered for its media here; raises `ValueError` if they make no sense, and then
+        nothing is registered."""
+        soft = sorted({number for number in ids if number >= SOFT})
+        believed: list[tuple[str, Any, int, int, list[int]]] = []
+        end = 0
         for entry in described:
             key, kind, first, count, budget = (entry[name] for name in ("key", "kind", "first", "count", "budget"))
-            sound = isinstance(key, str) and kind in ("image", "audio")
-            whole = all(isinstance(number, int) for number in (first, count, budget))
-            if not sound or not whole or first < SOFT or not 0 < count <= MAX_ROWS or budget not in (0, *BUDGETS):
+            whole = all(type(number) is int for number in (first, count, budget))
+            named = isinstance(key, str) and _KEY.fullmatch(key) and kind in ("image", "audio")
+            if not named or not whole or not 0 < count <= MAX_ROWS or budget not in (0, *BUDGETS):
                 raise ValueError
+            known = self._media.get(key)
+            if known is not None and (known.kind, known.count, known.budget) != (kind, count, budget):
+                raise ValueError
+            start, end = end, bisect_left(soft, first + count)
+            if not start < end or soft[start] < first:
+                raise ValueError  # not used, out of order, or it overlaps another
+            believed.append((key, kind, count, budget, [number - first for number in soft[start:end]]))
+        if end < len(soft):
+            raise ValueError
+        numbers: list[int] = []
+        for key, kind, count, budget, places in believed:
             medium = self._register(key, kind, count, budget)
-            if medium.count != count:
-                raise ValueError
-            numbers |= zip(range(first, first + count), medium.numbers, strict=True)
-        try:
-            return [numbers[number] if number >= SOFT else number for number in ids]
-        except KeyError:
-            raise ValueError from None
+            numbers += [medium.first + place for place in places]
+        here = dict(zip(soft, numbers, strict=True))
+        return [here.get(number, number) for number in ids]
 
 
 def _hash(kind: str, budget: int, *pieces: "str | bytes | memoryview") -> str:
@@ -269,9 +349,14 @@ def _hash(kind: str, budget: int, *pieces: "str | bytes | memoryview") -> str:
     return digest.hexdigest()
 
 
-def _named(sentence: str, name: str) -> str:
-    """An error about media data, with the file's name put in."""
-    for anonymous in ("the picture", "the sound"):
-        if name and sentence.startswith(f"{anonymous} "):
-            return name + sentence.removeprefix(anonymous)
-    return sentence
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Puts the file's name into errors about its data."""
+    try:
+        yield
+    except MediaError as error:
+        sentence = str(error)
+        for anonymous in ("the picture", "the sound"):
+            if name and sentence.startswith(f"{anonymous} "):
+                sentence = name + sentence.removeprefix(anonymous)
+        raise MediaError(sentence) from None

@@ -7,6 +7,7 @@ raises a `MediaError`.
 
 import binascii
 import os
+import re
 import sys
 import threading
 import warnings
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from wgemma.errors import MediaError, SourceError
+from wgemma.files.reading import ViewFile
 from wgemma.files.sources import FileSource, is_url
 from wgemma.sync import run
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 100_000_000  # at 8 to 20 bytes each while decoding
+MAX_SIDE = 65_535  # as in JPEG and GIF
 MAX_BYTES = 256 << 20
 MAX_FILE = 2 << 30  # of any kind, sounds included
 _HEAD = 4096
@@ -84,6 +87,7 @@ class Pixels:
 def read_image(source: ImageSource) -> Pixels:
     """The image from a path, a file's bytes, base64 text, a data: URL, a Pillow image or a NumPy array."""
     if isinstance(source, Pixels):
+        _check_size("the picture", source.width, source.height)
         return source
     if is_a(source, "numpy", "ndarray"):
         return _from_array(source)
@@ -92,6 +96,25 @@ def read_image(source: ImageSource) -> Pixels:
             return _pixels("the picture", source)
     name, data = contents(source, "picture", image_format)
     return _decode(name, data)
+
+
+def image_size(source: ImageSource) -> tuple[int, int]:
+    """Width and height of what `read_image` takes, from its header: nothing is decoded."""
+    if isinstance(source, Pixels):
+        size = source.width, source.height
+    elif is_a(source, "numpy", "ndarray"):
+        size = _array_size(source)
+    elif is_a(source, "PIL.Image", "Image"):
+        size = source.size
+    else:
+        name, data = contents(source, "picture", image_format)
+        if check_picture(name, data) == "WEBP":
+            size = _webp_size(data)
+        else:
+            with _opened(name, data) as picture:
+                size = picture.size
+    _check_size("the picture", *size)
+    return size
 
 
 def image_format(data: bytes | memoryview) -> str | None:
@@ -210,26 +233,31 @@ def check_picture(name: str, data: bytes | memoryview) -> str:
 
 
 def _decode(name: str, data: bytes | memoryview) -> Pixels:
+    with _opened(name, data) as picture:
+        return _pixels(name, picture, depth=data[24] if picture.format == "PNG" else 8)
+
+
+@contextmanager
+def _opened(name: str, data: bytes | memoryview) -> "Iterator[Image]":
+    """A file whose header was read; a WebP is decoded already."""
     kind = check_picture(name, data)
     if kind == "WEBP":
         _check_size(name, *_webp_size(data))  # its decoder allocates the whole canvas on opening
     if kind == "PNG" and _png_needs(data) > len(data):  # Pillow would pad a forged one
         raise MediaError(f"{name} is truncated: {len(data)} bytes cannot hold its pixels. Save or download it again.")
-    data = bytes(data)
-    if data.count(b"Exif\0\0") > _MAX_EXIF:
+    if sum(1 for _ in re.finditer(rb"Exif\0\0", data)) > _MAX_EXIF:
         raise MediaError(f"{name} has its EXIF data in too many pieces. Save it without metadata.")
     with _pillow(name):
         from PIL import Image
 
-        with _Patient(name, data, 1_000_000 if kind == "PNG" else 20_000) as file:
-            picture = Image.open(file, formats=(kind,))
-            return _pixels(name, picture, depth=data[24] if kind == "PNG" else 8)
+        file = _Patient(name, data, 1_000_000 if kind == "PNG" else 20_000)
+        yield Image.open(file, formats=(kind,))  # type: ignore[arg-type]
 
 
-class _Patient(BytesIO):
+class _Patient(ViewFile):
     """A file that allows a limited number of reads: Pillow would read a forged header byte by byte, for minutes."""
 
-    def __init__(self, name: str, data: bytes, reads: int) -> None:
+    def __init__(self, name: str, data: bytes | memoryview, reads: int) -> None:
         super().__init__(data)
         self._name = name
         self._reads_left = reads
@@ -277,6 +305,8 @@ def _check_size(name: str, width: int, height: int) -> None:
             f"{name} is {width}×{height}, {width * height / 1e6:.0f} million pixels; the limit is "
             f"{MAX_PIXELS // 10**6} million. Scale it down first."
         )
+    if max(width, height) > MAX_SIDE:
+        raise MediaError(f"{name} is {width}×{height}; the limit for a side is {MAX_SIDE} pixels. Cut it into pieces.")
 
 
 @contextmanager
@@ -389,16 +419,20 @@ def _cut_out(picture: "Image", wanted: "list[tuple[Image, int]]") -> "Image":
 # -- arrays
 
 
-def _from_array(array: "np.ndarray[Any, Any]") -> Pixels:
-    """[height, width], [height, width, 3] or [height, width, 4], uint8 or floats from 0 to 1."""
-    import numpy as np
-
+def _array_size(array: "np.ndarray[Any, Any]") -> tuple[int, int]:
     shape = "×".join(map(str, array.shape))
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise MediaError(f"an array of {shape} is not a picture: use height×width, height×width×3 or height×width×4.")
     if array.size == 0:
         raise MediaError(f"an array of {shape} has no pixels.")
-    height, width = array.shape[:2]
+    return int(array.shape[1]), int(array.shape[0])
+
+
+def _from_array(array: "np.ndarray[Any, Any]") -> Pixels:
+    """[height, width], [height, width, 3] or [height, width, 4], uint8 or floats from 0 to 1."""
+    import numpy as np
+
+    width, height = _array_size(array)
     _check_size("the array", width, height)
     if array.dtype.kind == "f":
         low, high = float(array.min()), float(array.max())

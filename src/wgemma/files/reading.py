@@ -40,6 +40,28 @@ def regular_file(
         raise error(f"{path} cannot be read: {trouble.strerror or trouble}.") from None
 
 
+class ViewFile:
+    """A file to read over bytes that are in memory already, without a copy."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = len(self._data) if size is None or size < 0 else self._at + size
+        piece = bytes(self._data[self._at : end])
+        self._at += len(piece)
+        return piece
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
 def parse_json(data: bytes | str) -> Any:
     """The value of a JSON text. Refuses what Python would accept beyond JSON (NaN, Infinity), numbers that a float
     cannot hold, and nesting deeper than Python can follow."""

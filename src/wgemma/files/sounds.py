@@ -9,15 +9,16 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BytesIO
 from operator import index, mul
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wgemma.checks import shown
 from wgemma.errors import MediaError
 from wgemma.files.images import FileLike, contents, is_a
+from wgemma.files.reading import ViewFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 SoundSource: TypeAlias = "Sound | FileLike | SoundArray | tuple[SoundArray, int]"
 
 ARRAY_RATE = 16_000  # for an array without a rate: the model's own
+MIN_RATE = 1000  # resampling multiplies a sound by 16 kHz over its rate
 MAX_RATE = 1_000_000
+MAX_CHANNELS = 256
 MAX_SECONDS = 3600
 MAX_BYTES = 2 << 30
 MAX_VALUES = 400_000_000  # an hour of 48 kHz stereo is 346 million
@@ -57,26 +60,45 @@ class Sound:
     samples: "array[float]"
 
     def __post_init__(self) -> None:
-        if self.samples.typecode != "f" or self.channels < 1 or not 1 <= self.rate <= MAX_RATE:
-            raise MediaError(f"a sound needs 32-bit floats, at least one channel, and a rate of 1 to {MAX_RATE} Hz.")
+        if self.samples.typecode != "f":
+            raise MediaError("a sound needs 32-bit floats.")
+        _check_form("the sound", self.rate, self.channels)
         if not self.samples or len(self.samples) % self.channels:
             raise MediaError(f"{len(self.samples)} values are not a sound of {self.channels} channels.")
+
+    @property
+    def frames(self) -> int:
+        return len(self.samples) // self.channels
 
 
 def read_sound(source: SoundSource) -> Sound:
     """The sound from a path, a file's bytes, base64 text, a data: URL, a NumPy array, or an (array, rate) pair."""
     if isinstance(source, Sound):
+        _check_length("the sound", source.frames, source.rate, source.channels)
         tamed = _tamed("the sound", source.samples, source.rate * source.channels)
         return source if tamed is source.samples else replace(source, samples=tamed)
-    if isinstance(source, tuple):
-        if len(source) != 2 or not is_a(source[0], "numpy", "ndarray"):
-            raise MediaError("a tuple is not a sound unless it is a NumPy array and its rate.")
-        return _from_array(*source)
-    if is_a(source, "numpy", "ndarray"):
-        return _from_array(source, ARRAY_RATE)
+    if isinstance(source, tuple) or is_a(source, "numpy", "ndarray"):
+        return _from_array(*_array_and_rate(source))
     name, data = contents(source, "sound", sound_format)
     kind = check_sound(name, data)
     return _read_wav(name, memoryview(data)) if kind == "WAV" else _read_compressed(name, kind, data)
+
+
+def sound_seconds(source: SoundSource) -> float:
+    """The length of what `read_sound` takes, from its header: nothing is decoded."""
+    if isinstance(source, Sound):
+        _check_length("the sound", source.frames, source.rate, source.channels)
+        return source.frames / source.rate
+    if isinstance(source, tuple) or is_a(source, "numpy", "ndarray"):
+        frames, rate, _ = _array_form(*_array_and_rate(source))
+        return frames / rate
+    name, data = contents(source, "sound", sound_format)
+    kind = check_sound(name, data)
+    if kind == "WAV":
+        form, _, frames = _wav_form(name, memoryview(data))
+        return frames / form.rate
+    with _compressed(name, kind, data) as file:
+        return float(file.frames / file.samplerate)
 
 
 def check_sound(name: str, data: bytes | memoryview) -> str:
@@ -120,10 +142,16 @@ class _Format:
     width: int
 
 
-def _read_wav(name: str, data: memoryview) -> Sound:
+def _wav_form(name: str, data: memoryview) -> tuple[_Format, memoryview, int]:
+    """The format, the bytes of the samples, and how many frames they are."""
     form, body = _chunks(name, data)
     frames = len(body) // (form.channels * form.width)
     _check_length(name, frames, form.rate, form.channels)
+    return form, body, frames
+
+
+def _read_wav(name: str, data: memoryview) -> Sound:
+    form, body, frames = _wav_form(name, data)
     samples = array("f")
     decode = _decoder(form)
     raw = body[: frames * form.channels * form.width]
@@ -196,10 +224,7 @@ def _format(name: str, chunk: memoryview) -> _Format:
     if widths is None:
         what = _CODINGS.get(coding, f"coding {coding:#06x}")
         raise MediaError(f"{name} is a WAV that holds {what}, not plain samples. Convert it: `ffmpeg -i FILE out.wav`.")
-    if channels == 0:
-        raise MediaError(f"{name} claims to have no channels (0). It is damaged.")
-    if not 1 <= rate <= MAX_RATE:
-        raise MediaError(f"{name} claims {rate} samples a second; wgemma reads 1 to {MAX_RATE}.")
+    _check_form(name, rate, channels)
     width = (bits + 7) // 8
     if width not in widths:
         raise MediaError(
@@ -269,31 +294,37 @@ def _alaw() -> list[float]:
 # -- compressed files
 
 
-def _read_compressed(name: str, kind: str, data: bytes | memoryview) -> Sound:
+@contextmanager
+def _compressed(name: str, kind: str, data: bytes | memoryview) -> Iterator[Any]:
+    """The file opened by `soundfile`, whose header was read; whatever goes wrong meanwhile is a `MediaError`."""
     try:
         import soundfile  # type: ignore[import-untyped]
     except (ImportError, OSError):  # OSError: the package without the library it wraps
         raise MediaError(
             f"{name} is {kind}, which needs another package: pip install 'wgemma[audio]'. WAV needs none."
         ) from None
-    samples = array("f")
     try:
-        with soundfile.SoundFile(BytesIO(data)) as file:
-            rate, channels, promised = file.samplerate, file.channels, file.frames
-            if promised >= _UNKNOWN:
+        with soundfile.SoundFile(ViewFile(data)) as file:
+            if file.frames >= _UNKNOWN:
                 raise MediaError(f"{name} does not say how long it is. Convert it: `ffmpeg -i FILE out.wav`.")
-            _check_length(name, promised, rate, channels)
-            step = memoryview(
-                bytearray(4 * channels * _STEP)
-            )  # memory grows with the actual data, not with the promised length
-            while frames := file.buffer_read_into(step, "float32"):
-                samples.frombytes(step[: 4 * channels * frames])
-                _check_length(name, len(samples) // channels, rate, channels)
+            _check_form(name, file.samplerate, file.channels)
+            _check_length(name, file.frames, file.samplerate, file.channels)
+            yield file
     except MediaError:
         raise
     except Exception as error:  # broken files raise many kinds
         reason = str(error).rpartition(">: ")[2].rstrip(".") or type(error).__name__
         raise MediaError(f"{name} is truncated or damaged {kind} ({reason}). Download it again.") from None
+
+
+def _read_compressed(name: str, kind: str, data: bytes | memoryview) -> Sound:
+    samples = array("f")
+    with _compressed(name, kind, data) as file:
+        rate, channels, promised = file.samplerate, file.channels, file.frames
+        step = memoryview(bytearray(4 * channels * _STEP))  # memory grows with the data, not with the promised length
+        while frames := file.buffer_read_into(step, "float32"):
+            samples.frombytes(step[: 4 * channels * frames])
+            _check_length(name, len(samples) // channels, rate, channels)
     if (have := len(samples) // channels) < promised:
         raise MediaError(f"{name} is truncated: it has {have} of its {promised} samples. Download it again.")
     return Sound(rate, channels, _tamed(name, samples, rate * channels))
@@ -302,23 +333,37 @@ def _read_compressed(name: str, kind: str, data: bytes | memoryview) -> Sound:
 # -- arrays
 
 
-def _from_array(values: "SoundArray", rate: int) -> Sound:
-    """[n] or [n, channels]: integers of 8 (unsigned), 16 or 32 bits, or floats in [-1, 1]."""
-    import numpy as np
-
+def _array_and_rate(source: Any) -> "tuple[SoundArray, int]":
+    if not isinstance(source, tuple):
+        return source, ARRAY_RATE
+    if len(source) != 2 or not is_a(source[0], "numpy", "ndarray"):
+        raise MediaError("a tuple is not a sound unless it is a NumPy array and its rate.")
+    values, rate = source
     try:
-        rate = index(rate)
+        return values, index(rate)
     except TypeError:
         raise MediaError(f"a rate is a whole number of samples a second, not {shown(rate)}.") from None
-    if not 1 <= rate <= MAX_RATE:
-        raise MediaError(f"the rate is {shown(rate)} samples a second; wgemma reads 1 to {MAX_RATE}.")
+
+
+def _array_form(values: "SoundArray", rate: int) -> tuple[int, int, int]:
+    """Frames, rate and channels of [n] or [n, channels]."""
     shape = "×".join(map(str, values.shape))
     if values.ndim not in (1, 2):
         raise MediaError(f"an array of {shape or 'no dimension'} is not a sound: use samples, or samples×channels.")
     if values.ndim == 2 and values.shape[1] > max(32, values.shape[0]):
         raise MediaError(f"an array of {shape} has its channels first; they must come last, so transpose it.")
-    channels = values.shape[1] if values.ndim == 2 else 1
-    _check_length("the array", values.size // max(channels, 1), rate, channels)
+    channels = int(values.shape[1]) if values.ndim == 2 else 1
+    frames = values.size // max(channels, 1)
+    _check_form("the array", rate, channels)
+    _check_length("the array", frames, rate, channels)
+    return frames, rate, channels
+
+
+def _from_array(values: "SoundArray", rate: int) -> Sound:
+    """Integers of 8 (unsigned), 16 or 32 bits, or floats in [-1, 1]."""
+    import numpy as np
+
+    _, rate, channels = _array_form(values, rate)
     scales = {"uint8": 2**7, "int16": 2**15, "int32": 2**31}
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):  # Inf is refused below
@@ -333,6 +378,14 @@ def _from_array(values: "SoundArray", rate: int) -> Sound:
 
 
 # -- what all sounds must be
+
+
+def _check_form(name: str, rate: int, channels: int) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        told = rate if abs(rate) < 1 << 40 else "too many"
+        raise MediaError(f"{name} has {told} samples a second; wgemma reads {MIN_RATE} to {MAX_RATE}.")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise MediaError(f"{name} has {channels} channels; wgemma reads 1 to {MAX_CHANNELS}.")
 
 
 def _check_length(name: str, frames: int, rate: int, channels: int) -> None:
