@@ -19,7 +19,9 @@ class Unprintable:
 
 
 @pytest.mark.parametrize(
-    "value", [HUGE, -HUGE, [HUGE], {HUGE: HUGE}, "x" * 10_000, [[5] * 1000] * 1000, Unprintable()], ids=shown
+    "value",
+    [HUGE, -HUGE, [HUGE], {HUGE: HUGE}, "x" * 10_000, [[5] * 1000] * 1000, Unprintable()],
+    ids=["huge", "minus huge", "a huge item", "a huge key", "long", "nested", "unprintable"],
 )
 def test_any_value_is_shown_in_a_few_words(value: Any) -> None:
     assert 0 < len(shown(value)) < 200

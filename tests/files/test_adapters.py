@@ -143,7 +143,7 @@ def test_an_adapter_may_lie_on_the_web(tmp_path: Path) -> None:
         ({"adapter_config.json": b"{}"}, "no adapter_model.safetensors in this folder."),
         ({"adapter_config.json": b"{}", "adapter_model.bin": b""}, "could run code"),
         ({"adapter_config.json": b" " * (5 << 20), "adapter_model.safetensors": b""}, "is too large"),
-        ({"adapter_config.json": b"{", "adapter_model.safetensors": b""}, "not valid JSON"),
+        ({"adapter_config.json": b"{", "adapter_model.safetensors": b""}, "is not JSON"),
         ({"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": b""}, "too short"),
     ],
 )

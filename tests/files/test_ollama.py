@@ -317,8 +317,6 @@ def test_small_layers_that_are_not_what_they_should_be_are_bad(copy: Store) -> N
         ("stop", '{"x": 1}', "a list of strings"),
         ("temperature", '"hot"', "a number"),
         ("temperature", "true", "a number"),
-        ("temperature", "NaN", "a number"),
-        ("temperature", "1e999", "a number"),
         ("min_p", "[]", "a number"),
         ("min_p", "9" * 400, "a number"),
         ("top_k", "1.5", "a whole number"),

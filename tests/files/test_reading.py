@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wgemma.errors import DataError, SourceError
-from wgemma.files.reading import parse_json, regular_file
+from wgemma.files.reading import regular_file
 
 
 def refusal(path: Path | str, most: int = 10) -> str:
@@ -44,28 +44,3 @@ def test_a_disk_that_fails_meanwhile_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     with pytest.raises(SourceError, match="Input/output error"), regular_file(tmp_path / "x", 1):
         raise OSError(5, "Input/output error")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "NaN",
-        "[Infinity]",
-        "-Infinity",
-        "1e999",
-        "9" * 5000,
-        "",
-        "{",
-        "\udc80",
-        "[1,]",
-    ],
-)
-def test_whatever_is_not_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_json(text.encode(errors="surrogateescape"))
-
-
-def test_json_is_parsed() -> None:
-    assert parse_json(b'{"a": [1, -2.5e3, null, true, "\\u00e9"]}') == {"a": [1, -2500.0, None, True, "é"]}

@@ -23,8 +23,9 @@ from wgemma.engine.engine import Engine
 from wgemma.engine.runner import Runner
 from wgemma.engine.sequence import TokenSequence
 from wgemma.errors import SessionError, SettingsError
+from wgemma.files.json_text import parse_json
 from wgemma.files.paths import user_path
-from wgemma.files.reading import parse_json, regular_file
+from wgemma.files.reading import regular_file
 from wgemma.files.writing import replacing
 from wgemma.model.passes import SOFT
 

@@ -134,7 +134,7 @@ def _config(data: bytes) -> _Config:
     try:
         fields = parse_json(data)
     except ValueError as error:
-        raise AdapterError(f"{CONFIG} {error}.") from None
+        raise AdapterError(f"{CONFIG} is {error}.") from None
     if not isinstance(fields, dict):
         raise AdapterError(f"{CONFIG} is not a JSON object.")
     kind = fields.get("peft_type")

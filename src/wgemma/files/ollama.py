@@ -382,7 +382,7 @@ def _json(data: bytes, what: str) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        raise StoreError(f"{what} {error}. `ollama pull` the model again.", "bad_manifest") from None
+        raise StoreError(f"{what} is {error}. `ollama pull` the model again.", "bad_manifest") from None
 
 
 def _is(kind: str, value: Any) -> bool:

@@ -1,16 +1,14 @@
-"""Reads files that a user named and JSON that anybody may have written.
+"""Reads files that a user named.
 
 A pipe blocks, a device never ends, and a file may be larger than memory: `regular_file` refuses all three before a byte
-is read. `parse_json` raises `ValueError` for whatever is wrong with its text, and for nothing else.
+is read.
 """
 
-import json
-import math
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from wgemma.errors import Error, SourceError
 from wgemma.files.paths import user_path
@@ -60,28 +58,3 @@ class ViewFile:
 
     def tell(self) -> int:
         return self._at
-
-
-def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON text. Refuses what Python would accept beyond JSON (NaN, Infinity), numbers that a float
-    cannot hold, and nesting deeper than Python can follow."""
-    try:
-        return json.loads(data, parse_constant=_refuse, parse_float=_finite)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def finite_decoder() -> json.JSONDecoder:
-    """A decoder without NaN, Infinity and numbers that a float cannot hold, for one value after another."""
-    return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("a number is too large")
-    return number

@@ -95,7 +95,7 @@ async def _read_header(source: Source) -> tuple[dict[str, StoredTensor], dict[st
     try:
         header = parse_json(bytes(await source.read(8, length)), _unique)
     except ValueError as error:
-        raise AdapterError(f"this is not a safetensors file, or a damaged one: its header {error}.") from None
+        raise AdapterError(f"this is not a safetensors file, or a damaged one: its header is {error}.") from None
     if not isinstance(header, dict):
         raise AdapterError("the header is not a JSON object.")
     metadata = header.pop(METADATA, {})

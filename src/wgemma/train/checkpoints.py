@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wgemma.errors import SettingsError, TrainingError
+from wgemma.files.json_text import parse_json
 from wgemma.files.paths import user_path
-from wgemma.files.reading import parse_json, regular_file
+from wgemma.files.reading import regular_file
 from wgemma.files.writing import settle, settle_folder
 from wgemma.train.settings import TrainingSettings
 

@@ -12,7 +12,6 @@ bad lines are skipped, and then they are counted.
 """
 
 import hashlib
-import json
 import os
 import re
 from array import array
@@ -24,7 +23,8 @@ from itertools import chain
 from typing import Any, BinaryIO, Literal, TypeAlias
 
 from wgemma.errors import DataError, TemplateError
-from wgemma.files.reading import finite_decoder, parse_json, regular_file
+from wgemma.files.json_text import decoder, parse_json
+from wgemma.files.reading import regular_file
 from wgemma.text.template import lesson
 from wgemma.text.tokenizer import Tokenizer
 
@@ -303,12 +303,9 @@ def _parsed(data: bytes, line: int) -> Any:
     if len(data) > MAX_LINE:
         return BadLine(line, f"longer than {MAX_LINE >> 20} MiB")
     try:
-        return parse_json(data.decode())
-    except UnicodeDecodeError:
-        return BadLine(line, "not UTF-8")
+        return parse_json(data)
     except ValueError as error:
-        reason = f": {error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        return BadLine(line, f"not JSON{reason}")
+        return BadLine(line, str(error))
 
 
 def _list_rows(data: bytes, line: int) -> Generator[tuple[int, Any], None, None]:
@@ -318,7 +315,7 @@ def _list_rows(data: bytes, line: int) -> Generator[tuple[int, Any], None, None]
     except UnicodeDecodeError:
         yield line, BadLine(line, "the list is not UTF-8")
         return
-    decode, at, seen, items = finite_decoder().raw_decode, text.index("[") + 1, 0, 0
+    decode, at, seen, items = decoder().raw_decode, text.index("[") + 1, 0, 0
     while found := _BETWEEN.match(text, at):
         at = found.end()
         line, seen = line + text.count("\n", seen, at), at
