@@ -184,6 +184,32 @@ def test_a_special_token_does_not_arise_across_segments(small: Tokenizer) -> Non
         assert turn not in small.encode_segments(pieces)
 
 
+@pytest.mark.parametrize("kind", [2, 3, 4])
+def test_merges_of_a_hostile_vocabulary_make_no_special_token(kind: int) -> None:
+    merges = ["< t", "u r", "n |", "n| >", "ur n|>", "<t urn|>", "x y", "xy z"]
+    parts = dict.fromkeys(["<", "t", "u", "r", "n", "|", ">", "<t", "ur", "n|", "n|>", "urn|>", "x", "y", "z", "xy"], 1)
+    tokenizer = toy({**parts, "<turn|>": kind, "xyz": 1, "<unk>": 2}, merges)
+    assert tokenizer.encode("<turn|>xyz") == [list(parts).index("<t"), list(parts).index("urn|>"), len(parts) + 1]
+    assert tokenizer.encode("<turn|>", special=True) == [len(parts)]
+
+
+def test_a_special_token_of_one_character_is_no_letter() -> None:
+    tokenizer = toy({"a": 3, "b": 1, "<unk>": 2, "<0x61>": 6}, [])
+    assert tokenizer.encode("ab") == [3, 1]
+
+
+def test_a_byte_that_is_a_special_token_spells_nothing() -> None:
+    tokenizer = toy({"b": 1, "<unk>": 2, "<0x61>": 3}, [])
+    assert tokenizer.encode("ab") == [1, 0]
+
+
+def test_a_special_token_listed_twice_is_special_both_times() -> None:
+    tokens, types = ["a", "b", "ab", "ab", "<unk>"], [1, 1, 3, 3, 2]
+    tokenizer = Tokenizer(tokens, types, ["a b"])
+    assert tokenizer.encode("ab") == [0, 1]
+    assert tokenizer.decode([2, 3, 0], skip_special=True) == "a"
+
+
 # -- odd text
 
 

@@ -38,11 +38,16 @@ class Tokenizer:
     ) -> None:
         self._tokens = tokens = _string_array(tokens)
         bridges: list[bytes] = []
-        vocabulary = Vocabulary(tokens, _string_array(merges), lambda batch: bridges.extend(_possible_bridges(batch)))
-        self._vocabulary = vocabulary
         kinds = (_CONTROL, _USER_DEFINED, _UNKNOWN)
-        self.special = {tokens[i]: i for i, kind in enumerate(types) if kind in kinds and tokens[i]}
-        self._special_ids = frozenset(self.special.values())
+        self._special_ids = frozenset(i for i, kind in enumerate(types) if kind in kinds)
+        vocabulary = Vocabulary(
+            tokens,
+            _string_array(merges),
+            lambda batch: bridges.extend(_possible_bridges(batch)),
+            reserved=self._special_ids,
+        )
+        self._vocabulary = vocabulary
+        self.special = {text: i for i in sorted(self._special_ids) if (text := tokens[i])}
         self._special_start = re.compile("[" + re.escape("".join({text[0] for text in self.special} or "\0")) + "]")
         self._special_lengths = sorted({len(text) for text in self.special}, reverse=True)
         self._byte_ids = self._find_bytes()
@@ -191,7 +196,8 @@ class Tokenizer:
 
     def stream(self, keep: Collection[str] | None = None) -> "StreamDecoder":
         """A decoder for ids that arrive one by one. `keep` names the special tokens to show; None shows all."""
-        silent = frozenset[int]() if keep is None else frozenset(i for t, i in self.special.items() if t not in keep)
+        dropped = () if keep is None else self._special_ids
+        silent = frozenset(i for i in dropped if self._tokens[i] not in (keep or ()))
         return StreamDecoder(self._tokens, self._byte_values, self._special_ids, silent)
 
     # -- construction

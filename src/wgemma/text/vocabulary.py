@@ -63,22 +63,34 @@ class Index:
 
 
 class Vocabulary:
-    """Tokens and merges, as a file lists them. `seen` gets every batch of tokens."""
+    """Tokens and merges, as a file lists them. `seen` gets every batch of tokens. Text never becomes a `reserved`
+    token, whatever the merges say."""
 
-    def __init__(self, tokens: StringArray, merges: StringArray, seen: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self,
+        tokens: StringArray,
+        merges: StringArray,
+        seen: Callable[[list[bytes]], None],
+        reserved: frozenset[int] = frozenset(),
+    ) -> None:
+        self._reserved = reserved
         self._texts = Memo(tokens.utf8, _HOT_TEXTS)
         self._ids = Index(tokens, seen)
         self._ranks = Index(merges)
 
     def id(self, text: str) -> int:
-        """The id of a token, the first if there are several; −1 if there is none."""
-        return self._ids.find(text.encode())
+        """The id of a token, the first if there are several; −1 if there is none, or if it is reserved."""
+        return self._find(text.encode())
+
+    def _find(self, text: bytes) -> int:
+        found = self._ids.find(text)
+        return -1 if found in self._reserved else found
 
     def join(self, left: int, right: int) -> tuple[int, int] | None:
         """The rank of the merge of two tokens and the resulting id; None if there is no such merge, or it makes no
         token."""
         before, after = self._texts[left], self._texts[right]
-        joined = self._ids.find(before + after)  # first, because most pairs make no token
+        joined = self._find(before + after)  # first, because most pairs make no token
         if joined < 0:
             return None
         rank = self._ranks.find(before + b" " + after)
