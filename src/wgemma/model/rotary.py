@@ -8,7 +8,20 @@ import math
 from array import array
 from collections.abc import Sequence
 
+from wgemma.errors import ModelError
+
 NEAR = 256
+LEAST_FACTOR = 1e-3  # real ones are 1 or more
+
+
+def check_factors(factors: Sequence[float]) -> None:
+    """Raises `ModelError` for factors of rope_freqs.weight that give no angles."""
+    for factor in factors:
+        if not LEAST_FACTOR <= factor < math.inf:
+            raise ModelError(
+                f"rope_freqs.weight contains the factor {factor:g}; it must be at least {LEAST_FACTOR:g}. "
+                "The file is damaged."
+            )
 
 
 def table_bytes(pairs: int, context: int) -> int:

@@ -14,7 +14,7 @@ from wgemma.errors import ModelError
 from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer
 from wgemma.model.config import Config, LayerConfig, find_tensors
-from wgemma.model.rotary import rotary_tables, table_bytes
+from wgemma.model.rotary import check_factors, rotary_tables, table_bytes
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 
 TABLE = "per_layer_token_embd.weight"  # may stay on the host
@@ -177,10 +177,9 @@ class _Loader:
                 continue
             factors = await self.uploader.numbers(self.tensors["rope_freqs.weight"]) if layer.rope_factors else None
             count = layer.rotary_pairs
-            if factors and min(factors) <= 0:
-                raise ModelError("rope_freqs.weight contains a factor that is not positive; the file is damaged.")
             if factors:  # a pair with a huge factor does not rotate
-                count = max((j + 1 for j in range(count) if abs(factors[j]) < 1e20), default=1)
+                check_factors(factors)
+                count = max((j + 1 for j in range(count) if factors[j] < 1e20), default=1)
             make = partial(rotary_tables, layer.rope_base, layer.head_dim, count, factors, self.context)
             turns[layer.sliding] = self.uploader.upload_made(table_bytes(count, self.context), "rotary table", make)
             pairs[layer.sliding] = count

@@ -22,6 +22,7 @@ from wgemma.errors import ModelError
 from wgemma.files.adapters import AdapterFile
 from wgemma.files.gguf import Gguf
 from wgemma.model.config import Config, LayerConfig, find_tensors
+from wgemma.model.rotary import check_factors
 from wgemma.reference.dequantize import dequantize
 from wgemma.sync import run
 
@@ -171,7 +172,9 @@ class Reference:
         pairs = np.arange(layer.rotary_pairs)
         frequencies = layer.rope_base ** (-2.0 * pairs / layer.head_dim)
         if layer.rope_factors:
-            frequencies /= self._weights.vector("rope_freqs.weight")
+            factors = self._weights.vector("rope_freqs.weight")
+            check_factors(factors.tolist())
+            frequencies /= factors
         return np.outer(positions, frequencies)
 
     def _ffn(self, block: str, h: Floats) -> Floats:
