@@ -27,6 +27,7 @@ class App:
     host: str
     port: int
     pid: int
+    token: str = ""  # in the printed address
 
     @property
     def url(self) -> str:
@@ -64,8 +65,8 @@ def running_app(store: Path, *arguments: str) -> Iterator[App]:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if address := re.search(r"wgemma is at http://\[?([0-9.:]+?)\]?:(\d+)/", line):
-                    yield App(address[1], int(address[2]), process.pid)
+                if address := re.search(r"wgemma is at http://\[?([0-9.:]+?)\]?:(\d+)/(?:\?token=(\S+))?", line):
+                    yield App(address[1], int(address[2]), process.pid, address[3] or "")
                     break
         finally:
             process.kill()

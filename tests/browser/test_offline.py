@@ -103,6 +103,8 @@ def test_ranges_and_other_models_pass_the_service_worker_by(context: Any, data: 
         names = {url.partition("?")[0].removeprefix(app.url) for url in kept(page)}
         assert {"", "app.js", "wgemma.zip", "pyodide/pyodide.asm.wasm", "models/wgemma-tiny.gguf"} < names
         assert not {"models/gemma4-tiny.gguf", "models.json", "sw.js"} & names
+        assert page.goto(app.url).from_service_worker
+        assert not page.goto(f"{app.url}?token=x").from_service_worker  # the server makes a cookie of it
 
 
 def changed(site: Path, name: str, text: str, honest: bool = True) -> str:

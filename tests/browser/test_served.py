@@ -115,3 +115,16 @@ def test_a_link_from_elsewhere_opens_the_page(page: Any, app: App, tmp_path: Pat
         page.get_by_role("link").click()
         page.get_by_test_id("status").wait_for(timeout=READY)
         assert page.url == app.url
+
+
+def test_a_link_with_the_token_opens_the_page_off_loopback(page: Any, data: Path, tmp_path: Path) -> None:
+    """The cookie it leaves is for the page's own requests: the script that shows the status, and the list of models."""
+    with running_app(data / "ollama-store", "--host", "0.0.0.0", "--port", "0") as app:
+        assert page.goto(app.url).status == 403
+        (tmp_path / "index.html").write_text(f'<!doctype html><a href="{app.url}?token={app.token}">there</a>')
+        with plain_server(tmp_path) as origin:
+            page.goto(f"{origin.replace('127.0.0.1', 'localhost')}/")
+            page.get_by_role("link").click()
+            page.locator("option", has_text="gemma4:tiny").wait_for(state="attached", timeout=READY)
+            assert page.url == app.url
+            assert page.evaluate("document.cookie") == ""  # no script can read it

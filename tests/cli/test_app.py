@@ -50,11 +50,29 @@ def test_an_address_that_is_not_ours_is_refused(host: str, capsys: pytest.Captur
     assert "127.0.0.1" in capsys.readouterr().err
 
 
-def test_other_addresses_than_loopback_are_warned_of_and_still_guarded(store: Path) -> None:
+def test_other_addresses_than_loopback_need_a_token_and_are_still_guarded(store: Path) -> None:
     with running_app(store, "--host", "0.0.0.0", "--port", "0") as app:
         assert app.host == "127.0.0.1"  # what is printed can be typed
-        assert app.ask("/models.json").status == 200
-        assert app.ask("/models.json", host=f"evil.example:{app.port}").status == 403
+        for path in ("/", "/models.json", "/models/gemma4-tiny.gguf", "/nowhere"):
+            refused = app.ask(path)
+            assert (refused.status, refused.headers["content-type"]) == (403, "text/plain; charset=utf-8")
+            assert refused.headers["x-content-type-options"] == "nosniff"
+        opened = app.ask(f"/?token={app.token}")
+        assert (opened.status, b"<!doctype html>" in opened.body) == (200, True)
+        cookie = opened.headers["set-cookie"].partition(";")[0]
+        assert app.ask("/models.json", cookie=cookie).status == 200
+        assert app.ask("/models.json", cookie=cookie, host=f"evil.example:{app.port}").status == 403
+        assert app.ask(f"/?token={app.token}", host=f"evil.example:{app.port}").status == 403
+
+
+def test_loopback_needs_no_token(store: Path) -> None:
+    with running_app(store) as app:
+        assert app.token == ""
+        answer = app.ask("/")
+        assert (answer.status, "set-cookie" in answer.headers) == (200, False)
+
+
+def test_other_addresses_than_loopback_are_warned_of(store: Path) -> None:
     command = [sys.executable, "-m", "wgemma", "app", "--host", "0.0.0.0", "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -63,8 +81,8 @@ def test_other_addresses_than_loopback_are_warned_of_and_still_guarded(store: Pa
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert process.stderr.read().splitlines() == [
-            "wgemma: anyone who can reach this machine can download these models. On other machines the page needs "
-            "https: browsers offer WebGPU only there and on localhost."
+            "wgemma: anyone who has this address can download these models. On other machines the page needs https: "
+            "browsers offer WebGPU only there and on localhost."
         ]
 
 

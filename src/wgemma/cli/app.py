@@ -60,20 +60,23 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from wgemma.web.access import QUERY, fresh_token
     from wgemma.web.server import make_app, serve
 
-    application = make_app(() if _is_address(options.host) else (options.host,))
     listening = _listen(options.host, options.port)
     host, port = ip_address(listening.getsockname()[0]), listening.getsockname()[1]
     if options.port is None and port != PORT:
         print(f"Port {PORT} is taken. Browsers keep chats per address, so your usual chats will not appear here.")
-    if not host.is_loopback:
+    token = None if host.is_loopback else fresh_token()
+    application = make_app(() if _is_address(options.host) else (options.host,), token)
+    address = _address(host, port)
+    if token:
         print(
-            "wgemma: anyone who can reach this machine can download these models. On other machines the page needs "
-            "https: browsers offer WebGPU only there and on localhost.",
+            "wgemma: anyone who has this address can download these models. On other machines the page needs https: "
+            "browsers offer WebGPU only there and on localhost.",
             file=sys.stderr,
         )
-    address = _address(host, port)
+        address += f"?{QUERY}={token}"
     with suppress(KeyboardInterrupt):  # the usual way out, not a mistake
         print(f"wgemma is at {address} (press Ctrl-C to stop)", flush=True)
         if options.open or (options.open is None and _has_screen()):

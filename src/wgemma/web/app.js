@@ -30,6 +30,7 @@ import { StatusLine } from "./ui/status_line.js";
 import { freshId, openStore, storageSentence } from "./ui/store.js";
 import { themeButton } from "./ui/theme_button.js";
 import { forModel, Tree } from "./ui/thread.js";
+import { hideToken } from "./ui/token.js";
 
 const CHAT = "wgemma.chat"; // the chat open in this tab
 
@@ -540,6 +541,7 @@ function unlessAborted(promise, signal) {
   return Promise.race([promise, /** @type {Promise<never>} */ (aborted)]);
 }
 
+hideToken();
 const worker = navigator.serviceWorker?.register("./sw.js", { type: "classic", updateViaCache: "none" });
 worker?.catch(() => {}); // the page works without it
 const app = new App(await openStore());

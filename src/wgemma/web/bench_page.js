@@ -20,6 +20,7 @@ import { bytes } from "./ui/format.js";
 import { listenToFiles } from "./ui/input.js";
 import { fromFile, offeredModels, unique } from "./ui/models.js";
 import { themeButton } from "./ui/theme_button.js";
+import { hideToken } from "./ui/token.js";
 import { load, supported } from "./wgemma.js";
 
 const address = new URLSearchParams(location.search);
@@ -116,4 +117,5 @@ async function start() {
   if ((address.get("autorun") ?? (asked ? "1" : "0")) !== "0") await view.run();
 }
 
+hideToken();
 await start();

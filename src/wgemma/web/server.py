@@ -20,7 +20,9 @@ from starlette.types import ASGIApp, Send
 
 from wgemma.errors import StoreError
 from wgemma.files.ollama import Store
+from wgemma.web.access import Access
 from wgemma.web.guard import Guard
+from wgemma.web.limits import LimitedProtocol
 from wgemma.web.models import Offer, by_id, embedded_offer, stored_offers
 from wgemma.web.ranges import Unsatisfiable, parse_range
 from wgemma.web.site import Site
@@ -28,8 +30,8 @@ from wgemma.web.site import Site
 PIECE = 1 << 20
 
 
-def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
-    """The ASGI app; `names` are the host names it answers to besides loopback."""
+def make_app(names: tuple[str, ...] = (), token: str | None = None) -> ASGIApp:
+    """The ASGI app; `names` are the host names it answers to besides loopback, and `token` is what a client needs."""
     shelf = Shelf()
     site = Site([offer.record() for offer in shelf.embedded])
 
@@ -53,23 +55,29 @@ def make_app(names: tuple[str, ...] = ()) -> ASGIApp:
         return Response(body, headers=headers, media_type=site.assets[address].kind)
 
     routes = [Route("/models.json", models), Route("/models/{id}", model), Route("/{address:path}", asset)]
-    return Guard(Starlette(routes=routes), names)
+    served: ASGIApp = Starlette(routes=routes)
+    return Guard(Access(served, token) if token else served, names)
 
 
 def serve(app: ASGIApp, listening: socket) -> None:
     """Serves on that socket until Ctrl-C or a signal."""
+    make_server(app, LimitedProtocol).run(sockets=[listening])
+
+
+def make_server(app: ASGIApp, protocol: type[LimitedProtocol]) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=protocol,
         ws="none",
         lifespan="off",
         log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=protocol.limits.pause,
         timeout_graceful_shutdown=1,
     )
-    _Server(config).run(sockets=[listening])
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):

@@ -100,6 +100,7 @@ worker.addEventListener("fetch", (event) => {
   if (request.method !== "GET" || request.headers.has("range")) return;
   const address = addressOf(request);
   if (address === null) return;
+  if (new URL(request.url).searchParams.has("token")) return; // for the server, which answers with a cookie
   const opens = request.mode === "navigate" && Object.hasOwn(PAGES, address);
   if (opens) event.respondWith(page(PAGES[address], request));
   else if (address === "models.json") event.respondWith(fromServer(request, () => Response.json(SHELL.models)));
