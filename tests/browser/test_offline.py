@@ -138,6 +138,8 @@ def test_a_new_version_takes_over_at_the_next_visit(context: Any, exported: Path
             active_worker(page)
             count = len(kept(page))
             changed(site, "style.css", "/* second */")
+            slow = "setTimeout(() => worker.skipWaiting(), 500)"
+            (site / "sw.js").write_text((site / "sw.js").read_text().replace("worker.skipWaiting()", slow))
             page.goto(f"{url}icons/icon.svg")  # leaves the app, which would be busy loading its model
             update = """navigator.serviceWorker.getRegistration().then(async (found) => {
                 await found.update();
@@ -146,7 +148,10 @@ def test_a_new_version_takes_over_at_the_next_visit(context: Any, exported: Path
                 return fresh.state;
             })"""
             assert page.evaluate(update) == "installed"
+            opened: list[str] = []
+            page.on("framenavigated", lambda frame: opened.append(frame.url))
             assert shown(page, url) == "/* second */"
+            assert opened == [url, url]  # none while the workers change places: the browser may lose it
             assert len(kept(page)) == count
 
             # A server that is only half updated changes nothing.

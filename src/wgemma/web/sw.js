@@ -63,14 +63,19 @@ async function fromShell(address, request) {
 /** @type {Record<string, string>} paths that people open → files */
 const PAGES = { "": "", "index.html": "", "bench.html": "bench.html" };
 
-/** A page. If an update is waiting and this is the only window, the update takes over first. @param {string} address @param {Request} request */
+let asked = false; // the version that is waiting to take over
+
+/**
+ * A page. If an update is waiting and this is the only window, the update takes over first.
+ * @param {string} address @param {Request} request
+ */
 async function page(address, request) {
-  const waiting = worker.registration.waiting;
-  if (waiting && (await worker.clients.matchAll({ type: "window" })).length < 2) {
-    waiting.postMessage("take over");
-    return new Response("", { headers: { "Content-Type": "text/html", Refresh: "0" } });
-  }
-  return fromShell(address, request);
+  const isUpdated = worker.registration.waiting && !asked;
+  if (!isUpdated || (await worker.clients.matchAll({ type: "window" })).length > 1) return fromShell(address, request);
+  asked = true; // if it does not, this version goes on
+  const script = new URL("ui/take_over.js", SCOPE).pathname;
+  const headers = { "Content-Type": "text/html", "Content-Security-Policy": "default-src 'none'; script-src 'self'" };
+  return new Response(`<!doctype html><title>wgemma</title><script type="module" src="${script}"></script>`, { headers });
 }
 
 /**
