@@ -16,7 +16,7 @@ const LONGEST_RUN = 8; // of * or _; longer runs are decoration
 const LONGEST_ADDRESS = 2048;
 
 const SPECIAL = /[\\`*_~[\]!<&\n$]|https?:\/\//g;
-const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
+const ENTITIES = new Map(Object.entries({ amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" }));
 const SPACE = /\s/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 // Scripts without spaces between words, where emphasis may start and end anywhere.
@@ -228,8 +228,8 @@ class Scanner {
   entity() {
     const found = /^&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-z]{2,4}));/.exec(this.text.slice(this.at, this.at + 12));
     const code = found?.[1] ? Number(found[1]) : found?.[2] ? parseInt(found[2], 16) : 0;
-    const name = /** @type {keyof typeof ENTITIES} */ (found?.[3]);
-    const char = name ? ENTITIES[name] : code > 31 && code < 0x110000 ? String.fromCodePoint(code) : undefined;
+    const name = found?.[3];
+    const char = name ? ENTITIES.get(name) : code > 31 && code < 0x110000 ? String.fromCodePoint(code) : undefined;
     if (!found || !char) return this.take("&");
     this.put(char);
     this.at += found[0].length;

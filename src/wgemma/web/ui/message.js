@@ -12,12 +12,12 @@ import { duration } from "./format.js";
 import { copyText, MarkdownView } from "./markdown_view.js";
 import { toolCards } from "./tool_cards.js";
 
-/** Why an answer ended, if it is not obvious. @type {Record<string, string>} */
-const ENDINGS = {
-  cancelled: "Stopped.",
-  length: "The answer reached its length limit or the end of the context.",
-  interrupted: "The page was closed during this answer.",
-};
+/** Why an answer ended, if it is not obvious. */
+const ENDINGS = new Map([
+  ["cancelled", "Stopped."],
+  ["length", "The answer reached its length limit or the end of the context."],
+  ["interrupted", "The page was closed during this answer."],
+]);
 
 export class MessageView {
   /**
@@ -172,7 +172,8 @@ export class MessageView {
   #note() {
     const { finish, error, content, calls, thinking } = this.message;
     if (error) return h("p", { class: "note error", role: "alert", "data-testid": "message-error" }, error);
-    if (finish && ENDINGS[finish]) return h("p", { class: "note", "data-testid": "message-note" }, ENDINGS[finish]);
+    const ending = ENDINGS.get(finish ?? "");
+    if (ending) return h("p", { class: "note", "data-testid": "message-note" }, ending);
     if (content || calls?.length) return null;
     return h("p", { class: "note" }, thinking ? "The model thought, but said nothing." : "The model said nothing.");
   }

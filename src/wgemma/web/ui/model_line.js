@@ -5,14 +5,14 @@ import { bytes, duration } from "./format.js";
 import { explained } from "./errors.js";
 import { facts, fit } from "./models.js";
 
-/** Names of the stages. @type {Record<string, string>} */
-const STAGES = {
-  start: "Starting Python",
-  download: "Downloading",
-  check: "Checking the GPU",
-  load: "Loading onto the GPU",
-  ready: "Ready",
-};
+/** Names of the stages. @type {Map<string, string>} */
+const STAGES = new Map([
+  ["start", "Starting Python"],
+  ["download", "Downloading"],
+  ["check", "Checking the GPU"],
+  ["load", "Loading onto the GPU"],
+  ["ready", "Ready"],
+]);
 
 export class ModelLine {
   /** @param {{cancel: () => void, deed: (name: string) => void}} deeds */
@@ -42,7 +42,7 @@ export class ModelLine {
     if (!progress || !entry) return;
     if (this.loading.parentElement !== this.place) this.place.replaceChildren(this.loading);
     const { stage, loaded, total, text, rate } = progress;
-    this.stage.textContent = STAGES[stage] ?? text;
+    this.stage.textContent = STAGES.get(stage) ?? text;
     const told = [total > 1 && `${bytes(loaded)} of ${bytes(total)}`];
     if (rate > 1e5 && total > loaded) told.push(`${bytes(rate)}/s`, `${duration((total - loaded) / rate)} left`);
     this.detail.textContent = told.filter(Boolean).join(" · ");

@@ -22,6 +22,7 @@
 
 const NAME = "wgemma";
 const VERSION = 1;
+const BATCH = 200; // records read or written at once; more would block the page
 
 /** @returns {Promise<Store>} */
 export async function openStore() {
@@ -95,7 +96,14 @@ export class Store {
       return /** @type {Records[N][]} */ (found);
     }
     const records = this.database.transaction(name).objectStore(name);
-    return done(chat === undefined ? records.getAll() : records.index("chat").getAll(chat));
+    const source = chat === undefined ? records : records.index("chat");
+    const keys = await done(source.getAllKeys(chat));
+    if (keys.length <= BATCH) return done(source.getAll(chat));
+    const found = [];
+    for (let i = 0; i < keys.length; i += BATCH) {
+      found.push(...(await Promise.all(keys.slice(i, i + BATCH).map((key) => done(records.get(key))))));
+    }
+    return found;
   }
 
   /**
@@ -112,7 +120,13 @@ export class Store {
     const transaction = database.transaction(Object.keys(records), "readwrite");
     const finished = settled(transaction);
     try {
-      for (const [name, list] of lists) for (const r of list) transaction.objectStore(name).put(r);
+      for (const [name, list] of lists) {
+        const store = transaction.objectStore(name);
+        for (const [i, record] of list.entries()) {
+          const request = store.put(record);
+          if (i % BATCH === BATCH - 1) await done(request);
+        }
+      }
     } catch (error) {
       transaction.abort();
       await finished.catch(() => {});

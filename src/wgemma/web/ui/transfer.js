@@ -14,6 +14,7 @@
 
 import { kindOf } from "./attachments.js";
 import { excerpt } from "./format.js";
+import { pacer } from "./pace.js";
 import { settingsFrom } from "./settings.js";
 import { freshId } from "./store.js";
 
@@ -106,19 +107,23 @@ export async function unpacked(file) {
     );
   }
   if (value.version !== VERSION) {
-    const found = excerpt(String(value.version), 20);
+    const found = excerpt(JSON.stringify(value.version) ?? "none", 20);
     throw new Error(
       `This file has version ${found}; this page reads version ${VERSION}. A newer wgemma may read it.`,
     );
   }
   const chats = format === COMMAND_LINE ? [fromCommandLine(value)] : value.chats;
   if (!Array.isArray(chats)) throw new Error("This file is damaged: its list of chats is missing.");
-  for (const chat of chats) readChat(chat, out);
+  const pause = pacer();
+  for (const chat of chats) await readChat(chat, out, pause);
   return out;
 }
 
-/** @param {any} raw @param {{chats: Chat[], messages: Message[], media: Medium[], left: number}} out */
-function readChat(raw, out) {
+/**
+ * @param {any} raw @param {{chats: Chat[], messages: Message[], media: Medium[], left: number}} out
+ * @param {() => Promise<void>} pause
+ */
+async function readChat(raw, out, pause) {
   if (!raw || typeof raw !== "object" || !Array.isArray(raw.messages)) {
     out.left++;
     return;
@@ -128,6 +133,7 @@ function readChat(raw, out) {
   const names = new Map();
   let last = null;
   for (const entry of raw.messages.slice(0, MOST_MESSAGES)) {
+    await pause();
     const message = readMessage(entry, id, names, out);
     if (!message) out.left++;
     else {
