@@ -1,4 +1,4 @@
-"""Imported chats in the page: names that every object has mean nothing, and twenty thousand messages do not block it."""
+"""Imported chats in the page: inherited names mean nothing, and twenty thousand messages do not block it."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def file_of(path: Path, *messages: dict[str, Any], **facts: Any) -> Path:
 
 def test_names_that_every_object_has_say_nothing_in_a_message(app: App, tmp_path: Path) -> None:
     answers = [
-        {"role": "assistant", "content": f"A &{name[:4]}; ```{name}\n1\n```", "finish": name, "model": name, "stats": {}}
+        {"role": "assistant", "content": f"&{name[:4]};\n```{name}\n1\n```", "finish": name, "model": name}
         for name in INHERITED
     ]
     wrong = [{"role": name, "content": "x"} for name in INHERITED]
