@@ -47,7 +47,7 @@ def session_reader(model: wgemma.Model, scratch: Path) -> Reader:
 
 def checkpoint_reader(scratch: Path) -> Reader:
     tensors = {"values": b"\1" * 400, "first": b"\2" * 400, "second": b"\3" * 400}
-    written = Checkpoint(40, TrainingSettings(rank=4), "m", "d", tensors, [2.5, 0.5], [(40, 1.5)])
+    written = Checkpoint(2, TrainingSettings(rank=4), "m", "d", tensors, [2.5, 0.5], [(2, 1.5)])
     folder = scratch / "training"
     run(save(Folder(folder), written))
     files = {file.name: file.read_bytes() for file in (folder / written.name).iterdir()}
@@ -60,7 +60,7 @@ def checkpoint_reader(scratch: Path) -> Reader:
         else:
             name = dice.choice(list(files))
             changed[name] = mutate(files[name], dice)
-        names = ("checkpoint-40", "checkpoint-40", "checkpoint-40", "checkpoint-040", "checkpoint-99999999999999999999")
+        names = ("checkpoint-2", "checkpoint-2", "checkpoint-2", "checkpoint-02", "checkpoint-99999999999999999999")
         return dice.choice(names), changed
 
     def examine(case: tuple[str, dict[str, bytes]]) -> str:

@@ -128,10 +128,10 @@ def _parse(url: str) -> tuple[str, set[str]]:
     """The address to request, in ASCII and without fragment, and the digests the URL demands."""
     name = without_password(url)
     try:
+        url.encode()  # half a surrogate pair is no text
         parts = urlsplit(url)
         path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
         address = parts._replace(path=path, query=query, fragment="").geturl()
-        address.encode()
     except ValueError:
         raise SourceError(f"{name!r:.200} is not a valid URL.") from None
     demanded = [digest.lower() for digest in parse_qs(parts.fragment, keep_blank_values=True).get("sha256", [])]
