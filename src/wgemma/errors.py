@@ -4,6 +4,10 @@
 class Error(Exception):
     """The base class of all errors wgemma raises for its users."""
 
+    def __str__(self) -> str:
+        """The message, which any terminal can show: half of a surrogate pair, quoted from a file, is escaped."""
+        return super().__str__().encode(errors="backslashreplace").decode()
+
 
 class GgufError(Error):
     """A file is not a valid GGUF. The message has the byte offset and the reason."""

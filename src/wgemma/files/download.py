@@ -132,6 +132,7 @@ def _parse(url: str) -> tuple[str, set[str]]:
         parts = urlsplit(url)
         path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
         address = parts._replace(path=path, query=query, fragment="").geturl()
+        urlsplit(without_password(address))  # which names the file
     except ValueError:
         raise SourceError(f"{name!r:.200} is not a valid URL.") from None
     demanded = [digest.lower() for digest in parse_qs(parts.fragment, keep_blank_values=True).get("sha256", [])]
