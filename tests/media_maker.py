@@ -1,6 +1,5 @@
 """Builds pictures and sounds byte by byte, good ones and such as no honest program would write."""
 
-import random
 import struct
 import zlib
 from collections.abc import Sequence
@@ -58,31 +57,6 @@ def wav(
     form = wav_format() if form is None else form
     chunks = riff_chunk(b"fmt ", form) + before + riff_chunk(b"data", body, size) + after
     return kind + struct.pack("<I", 4 + len(chunks) if riff_size is None else riff_size) + b"WAVE" + chunks
-
-
-EDGES = (0, 1, 2, 7, 8, 15, 16, 17, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
-
-
-def mutate(good: bytes, seed: int) -> bytes:
-    """One to four small mischiefs, most of them in the header."""
-    dice = random.Random(seed)
-    data = bytearray(good)
-    for _ in range(dice.choice((1, 1, 2, 4))):
-        at = dice.randrange(min(len(data), 64) if dice.random() < 0.7 else len(data)) if data else 0
-        match dice.randrange(6):
-            case 0:
-                data[at : at + 1] = bytes([dice.randrange(256)])
-            case 1 if data:
-                data[at] ^= 1 << dice.randrange(8)
-            case 2:
-                data[at : at + 4] = struct.pack(dice.choice("<>") + "I", dice.choice(EDGES))
-            case 3:
-                data[at : at + 2] = struct.pack(dice.choice("<>") + "H", dice.choice(EDGES) & 0xFFFF)
-            case 4:
-                del data[at : at + dice.randrange(1, 32)]
-            case _:
-                data = data[: at + dice.randrange(64)]
-    return bytes(data)
 
 
 def mended(data: bytes) -> bytes:

@@ -72,11 +72,15 @@ PARAMS = {"temperature": 0.5, "top_k": 5, "stop": ["<turn|>"], "num_ctx": 512, "
 
 
 def manifest_reader(real: Path, scratch: Path) -> Reader:
-    """A copy of a store; its manifests and small layers are the attacker's."""
-    store = scratch / "store"
-    shutil.copytree(real, store)
-    manifest = store / "manifests/registry.ollama.ai/library/gemma4/tiny"
-    good = json.loads(manifest.read_bytes())
+    """A store of one model; its manifest and small layers are the attacker's."""
+    store, name = scratch / "store", Path("manifests/registry.ollama.ai/library/gemma4/tiny")
+    manifest = store / name
+    manifest.parent.mkdir(parents=True)
+    (store / "blobs").mkdir()
+    good = json.loads((real / name).read_bytes())
+    for layer in (good["config"], *good["layers"]):
+        blob = Path("blobs") / layer["digest"].replace(":", "-")
+        shutil.copyfile(real / blob, store / blob)
     small = {layer["digest"]: layer["mediaType"].rpartition(".")[2] for layer in good["layers"] if layer["size"] < 5000}
     texts = {
         store / "blobs" / digest.replace(":", "-"): PARAMS if kind == "params" else MESSAGES
