@@ -1,5 +1,7 @@
 """The page people chat with as the tests use it: spoken to by the names of its parts."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,30 @@ class App:
 
     def text(self, name: str) -> str:
         return str(self[name].inner_text())
+
+
+def without_engine(place: Any) -> None:
+    """In that page or context a script takes the engine's part."""
+    place.route("**/wgemma.js", lambda route: route.fulfill(body=SCRIPT, content_type="text/javascript"))
+
+
+@contextmanager
+def visits(browser: Any, url: str) -> Iterator[Callable[..., App]]:
+    """Opens the page in a browser that knows nothing yet; `script=False` leaves the engine in it."""
+    contexts = []
+
+    def visit(script: bool = True, models: Any = MODELS, init: str = "", **how: Any) -> App:
+        context = browser.new_context(service_workers="block", **{"viewport": {"width": 1280, "height": 800}, **how})
+        contexts.append(context)
+        context.route("**/models.json", lambda route: route.fulfill(json=models))
+        if script:
+            without_engine(context)
+        if init:
+            context.add_init_script(init)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        return App(page, url)
+
+    yield visit
+    for context in contexts:
+        context.close()

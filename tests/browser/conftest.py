@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -25,7 +26,8 @@ sys.path.append(str(Path(__file__).parent))  # for face.py and app_page.py
 FLAGS = (
     "--enable-unsafe-webgpu",  # SwiftShader: WebGPU without a GPU
     "--disable-gpu-process-crash-limit",  # some tests kill it, and one crash too many switches WebGPU off
-    "--js-flags=--expose-gc",  # one test collects garbage at the worst moments
+    # One test collects garbage at the worst moments; and compiling all of Python for every page takes seconds.
+    "--js-flags=--expose-gc --wasm-lazy-compilation",
     "--no-sandbox",
     "--disable-quic",
     "--no-first-run",
@@ -179,9 +181,22 @@ def micro(server: PageServer, data: Path) -> str:
     return "/models/micro.gguf"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab(browser: Any, server: PageServer) -> Iterator[Callable[[str], Any]]:
     """Runs Python in a Worker, with nothing in between, and gives what its last expression says in JSON."""
+    with open_lab(browser, server) as lab:
+        yield lab
+
+
+@pytest.fixture
+def fresh_lab(browser: Any, server: PageServer) -> Iterator[Callable[[str], Any]]:
+    """The same with a Python of its own."""
+    with open_lab(browser, server) as lab:
+        yield lab
+
+
+@contextmanager
+def open_lab(browser: Any, server: PageServer) -> Iterator[Callable[[str], Any]]:
     server.files["lab.js"] = Path(__file__).with_name("lab.js")
     page = browser.new_page()
     page.goto(f"{server.url}/empty.html")
@@ -200,26 +215,10 @@ def lab(browser: Any, server: PageServer) -> Iterator[Callable[[str], Any]]:
 @pytest.fixture
 def visit(browser: Any, server: PageServer) -> Iterator[Callable[..., Any]]:
     """Opens the page people chat with in a browser that knows nothing yet; `script=False` leaves the engine in it."""
-    from app_page import MODELS, SCRIPT, App
+    from app_page import visits
 
-    contexts = []
-
-    def visit(script: bool = True, models: Any = MODELS, init: str = "", **how: Any) -> App:
-        context = browser.new_context(service_workers="block", **{"viewport": {"width": 1280, "height": 800}, **how})
-        contexts.append(context)
-        context.route("**/models.json", lambda route: route.fulfill(json=models))
-        if script:
-            kind = {"content_type": "text/javascript"}
-            context.route("**/wgemma.js", lambda route: route.fulfill(body=SCRIPT, **kind))
-        if init:
-            context.add_init_script(init)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        return App(page, server.url)
-
-    yield visit
-    for context in contexts:
-        context.close()
+    with visits(browser, server.url) as visit:
+        yield visit
 
 
 @pytest.fixture

@@ -1,34 +1,48 @@
 """What can go wrong in the page, with the real engine in it: each time a sentence, and the chat is kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from app_page import App
+from app_page import App, visits, without_engine
 
 LONG = 120_000  # milliseconds: WebGPU in software, on a busy machine
 
 
-@pytest.fixture
-def app(visit: Callable[..., App], server: Any, micro: str) -> App:
-    """A chat with one answer in it, and a model that was not loaded yet to choose."""
+@pytest.fixture(scope="module")
+def opened(browser: Any, server: Any, micro: str) -> Iterator[App]:
+    """The page with a model loaded, and one that was not loaded yet to choose."""
     server.models["other.gguf"] = server.models["micro.gguf"]
     facts = {"size": 1_335_840, "quantisation": "Q8_0", "parameters": 0, "capabilities": []}
     models = [
         {"name": "first", "url": "models/micro.gguf", "embedded": True, **facts},
         {"name": "other", "url": "models/other.gguf", **facts},
     ]
-    app = visit(script=False, models=models)
-    app.page.set_default_timeout(LONG)
-    app.page.goto(app.url)
-    app.ready(LONG)
-    app["settings"].click()
-    app["setting-maxTokens"].fill("4")
-    app["setting-temperature"].fill("0")
-    app["settings-close"].click()
-    app.say("Hello")
-    app.ready(LONG)
-    return app
+    with visits(browser, server.url) as visit:
+        app = visit(script=False, models=models)
+        app.page.set_default_timeout(LONG)
+        app.page.goto(app.url)
+        app.ready(LONG)
+        app["settings"].click()
+        app["setting-maxTokens"].fill("4")
+        app["setting-temperature"].fill("0")
+        app["settings-close"].click()
+        yield app
+
+
+@pytest.fixture
+def app(opened: App) -> App:
+    """A chat with one answer in it, and nothing kept but the first model."""
+    opened.errors.clear()
+    opened.page.evaluate("async () => { const w = await import('/wgemma.js'); await w.forget('/models/other.gguf'); }")
+    opened["new-chat"].click()
+    opened["model-select"].select_option("first")
+    if opened["load"].is_visible():
+        opened["load"].click()
+    opened.ready(LONG)
+    opened.say("Hello")
+    opened.ready(LONG)
+    return opened
 
 
 def refused(app: App, *words: str) -> None:
@@ -42,16 +56,20 @@ def refused(app: App, *words: str) -> None:
 
 
 def goes_on(app: App) -> None:
-    """The chat goes on, and a reload finds all of it."""
+    """The chat goes on, and another visit finds all of it."""
     app.ready(LONG)
     app.say("And on?")
     app.ready(LONG)
     assert app["message-error"].count() == 0
-    app.page.reload()
-    app["message-model"].nth(1).wait_for()
-    assert app["message-user"].all_inner_texts() == ["Hello", "And on?"]
-    assert app["message-model"].count() == 2
     assert app.errors == []
+    other = App(app.page.context.new_page(), app.url)
+    without_engine(other.page)
+    other.page.goto(other.url)
+    other["chat"].first.click()
+    other["message-model"].nth(1).wait_for()
+    assert other["message-user"].all_inner_texts() == ["Hello", "And on?"]
+    assert other["message-model"].count() == 2
+    other.page.close()
 
 
 def test_files_that_are_no_models(app: App, server: Any) -> None:

@@ -68,7 +68,7 @@ def test_a_tokens_commands_are_recorded_within_a_millisecond(lab: Lab) -> None:
     assert min(told["recording"] for told in tries) <= 1
 
 
-def test_the_real_vocabulary_fits_into_a_small_heap(lab: Lab, server: Any, shared: Path) -> None:
+def test_the_real_vocabulary_fits_into_a_small_heap(fresh_lab: Lab, server: Any, shared: Path) -> None:
     server.offer(shared / "vocab/gemma4-vocab.gguf")
-    told = lab(VOCABULARY)
+    told = fresh_lab(VOCABULARY)
     assert told["tokens"] == 262_144 and told["heap"] < HEAP
