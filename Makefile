@@ -23,15 +23,17 @@ app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
 
 # Two workers, each with one thread of a software adapter. The browser tests run separately, because Playwright keeps an
-# event loop running and other tests start their own. They are distributed by file, because a file's tests share a page.
+# event loop running and other tests start their own. They are distributed by file, because a file's tests share a page,
+# and in the order of their names: files with many tests first would leave the slowest for the end.
 PYTEST := LP_NUM_THREADS=1 $(BIN)/python -m pytest
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 test: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal -m "not slow" --ignore tests/browser
-	$(PYTEST) -n 2 --dist loadfile -m "not slow" tests/browser
+	$(PYTEST) $(BY_FILE) -m "not slow" tests/browser
 
 test-all: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal --ignore tests/browser
-	$(PYTEST) -n 2 --dist loadfile tests/browser
+	$(PYTEST) $(BY_FILE) tests/browser
 
 TSC := $(BIN)/node .venv/types/node_modules/typescript/bin/tsc
 lint: .venv/.dev .venv/.types

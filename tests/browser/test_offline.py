@@ -60,8 +60,7 @@ def test_an_exported_page_goes_on_without_its_server(context: Any, exported: Pat
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     with plain_server(exported) as origin:
         page.goto(f"{origin}/chat/")
-        expect(page.get_by_test_id("status")).to_have_text("ready", timeout=READY)
-        assert active_worker(page) in ("activating", "activated")
+        assert active_worker(page) in ("activating", "activated")  # it has the model, loaded here or not
         assert not wrong
     page.reload()
     expect(page.get_by_test_id("status")).to_have_text("ready", timeout=READY)

@@ -1,4 +1,7 @@
-"""`wgemma app` in a real browser: its own page works under the strictest headers, and no other page gets at it."""
+"""`wgemma app` in a real browser: its headers are strict, and no other page gets at it.
+
+That its own page works under them is shown by the real app in test_app.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,20 +25,6 @@ def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context()
     yield context.new_page()
     context.close()
-
-
-def test_the_page_works_under_the_strictest_headers(page: Any, app: App) -> None:
-    expect = pytest.importorskip("playwright.sync_api").expect
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.context.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.goto(app.url)
-    expect(page.get_by_test_id("status")).to_have_text("ready", timeout=READY)
-    assert not wrong  # a violated policy is told there
-    assert f"{app.url}pyodide/pyodide.asm.wasm" in asked
-    assert all(url.startswith((app.url, f"blob:{app.url}")) for url in asked)
 
 
 def test_neither_eval_nor_a_script_in_the_page_can_run(page: Any, app: App) -> None:
