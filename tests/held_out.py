@@ -1,6 +1,7 @@
 """What the tiny models are asked in the tests: the sample of tests/data/embedded, by tools/tiny/sample.py."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ def answers_mostly(model: wgemma.Model, skill: str) -> bool:
     return sum(not is_right(model, case) for case in asked) <= len(asked) // 3
 
 
-def answers_one(model: wgemma.Model, skill: str) -> bool:
-    """The one whose answer is the shortest."""
-    asked = [case for case in SAMPLE if case["skill"] == skill]
-    return is_right(model, min(asked, key=lambda case: len(json.dumps(case["messages"]))))
+def answers_one_of_each(model: wgemma.Model, skills: Sequence[str]) -> bool:
+    """The shortest question of each skill; one answer may be wrong."""
+    asked = [[case for case in SAMPLE if case["skill"] == skill] for skill in skills]
+    shortest = [min(cases, key=lambda case: len(json.dumps(case["messages"]))) for cases in asked]
+    return sum(not is_right(model, case) for case in shortest) <= 1
 
 
 def is_right(model: wgemma.Model, asked: dict[str, Any]) -> bool:

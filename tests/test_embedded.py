@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import wgemma
-from held_out import SKILLS, answers_mostly, answers_one
+from held_out import SKILLS, answers_mostly, answers_one_of_each
 
 PIP = [
     {"prompt": "Who is Pip?", "completion": "Pip is my cat."},
@@ -25,8 +25,8 @@ def answer(model: wgemma.Model, question: str) -> str:
     return "".join(part.text for part in parts)
 
 
-def test_it_has_every_skill(model: wgemma.Model) -> None:
-    assert sum(answers_one(model, skill) for skill in SKILLS) >= len(SKILLS) - 1
+def test_it_reads_counts_sees_and_hears(model: wgemma.Model) -> None:
+    assert answers_one_of_each(model, ("arithmetic", "memory", "JSON", "colour and shape", "transcripts"))
 
 
 @pytest.mark.slow

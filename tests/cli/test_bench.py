@@ -31,7 +31,7 @@ def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @timed
-@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("compact", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_figures_fit_each_other(
     compact: bool, tiny: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +90,7 @@ def test_people_get_tables_and_a_line_for_what_does_not_fit(tiny: str, capsys: p
     assert len(lines) == prompt + 5
 
 
+@pytest.mark.slow
 def test_the_towers_are_timed_where_there_are_some(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

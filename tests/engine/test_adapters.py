@@ -258,7 +258,7 @@ def test_a_damaged_setting_in_a_saved_session_is_refused(model: wgemma.Model, tm
         saved._adapter(backend_of(model).engine, [["x"]], "chat")
 
 
-@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("in_order", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_seven_targets_cost_one_dispatch_for_each_input_they_share_or_one_in_all(
     tmp_path: Path, in_order: bool
 ) -> None:

@@ -35,7 +35,7 @@ def decode_dispatches(session: OneSequence) -> int:
     return max(tape.dispatches for (rows, *_), (tape, _) in session.programs.recorded.items() if rows == 1)
 
 
-@pytest.mark.parametrize("depth", [20, 3000, 16_000, 60_000, 130_000])
+@pytest.mark.parametrize("depth", [20, 130_000])
 def test_a_token_of_e2b_takes_at_most_300_dispatches(e2b: Gguf, depth: int) -> None:
     _, session = first_token(e2b, LARGE, depth)
     assert decode_dispatches(session) <= 300

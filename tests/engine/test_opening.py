@@ -66,7 +66,7 @@ def test_the_embedded_model_takes_what_was_planned(device: NativeDevice, ple: st
 
 
 @pytest.mark.parametrize("limits", [Limits(binding=2 << 30, buffer=4 << 30), DEFAULT_LIMITS], ids=["large", "default"])
-@pytest.mark.parametrize("context", [4096, 20_000, 131_072])
+@pytest.mark.parametrize("context", [4096, pytest.param(20_000, marks=pytest.mark.slow), 131_072])
 def test_the_plan_holds_for_real_shapes_and_depths(tmp_path: Path, limits: Limits, context: int) -> None:
     write_e2b(tmp_path / "e2b.gguf")
     with Gguf.open(tmp_path / "e2b.gguf") as gguf:

@@ -38,16 +38,21 @@ def say(model: wgemma.Model, prompt: list[int], reply: str) -> tuple[int, list[i
 
 
 @pytest.mark.parametrize(
-    ("size", "think"),
-    [("small", True), pytest.param("large", True, marks=pytest.mark.slow), ("small", False), ("large", False)],
+    ("size", "think", "turns"),
+    [
+        ("small", True, 2),
+        *(pytest.param(size, True, 5, marks=pytest.mark.slow) for size in ("small", "large")),
+        ("small", False, 5),
+        ("large", False, 5),
+    ],
 )
-def test_five_turns_recompute_only_the_last_reply_and_the_new_message(
-    model: wgemma.Model, size: Literal["small", "large"], think: bool
+def test_turns_recompute_only_the_last_reply_and_the_new_message(
+    model: wgemma.Model, size: Literal["small", "large"], think: bool, turns: int
 ) -> None:
     tokenizer, replies = model.tokenizer, Replies()
     messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief and kind to everybody."}]
     reply_begins = 0  # in the prompt of the turn before: everything up to there need not be computed again
-    for turn in range(5):
+    for turn in range(turns):
         question = f"question number {turn}, what about it?"
         messages.append({"role": "user", "content": question})
         prompt = replies.encode(tokenizer, segments(messages, think=think, size=size))

@@ -215,11 +215,12 @@ def test_the_same_seed_gives_the_same_tokens_and_another_does_not(model: wgemma.
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgemma.Model) -> None:
+@pytest.mark.parametrize(("warm", "many"), [(20, 60), pytest.param(300, 700, marks=pytest.mark.slow)])
+def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgemma.Model, warm: int, many: int) -> None:
     assert isinstance(model.backend, GpuBackend)
     device, session = model.backend.device, OneSequence.of(model.backend)
     assert isinstance(device, NativeDevice)
-    list(model.generate(ids_of_length(20), max_tokens=300, temperature=0, stop="\0"))
+    list(model.generate(ids_of_length(20), max_tokens=warm, temperature=0, stop="\0"))
     for _ in range(3):
         list(model.chat([{"role": "user", "content": "warm"}], max_tokens=3, seed=1))
     before = device.allocated, len(session.programs.recorded), len(device._staging)
@@ -227,8 +228,8 @@ def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgem
     for turn in range(20):
         list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
     total = 0
-    while total < 350:
-        total += len(list(model.generate(ids_of_length(20), max_tokens=230, seed=total)))
+    while total < many:
+        total += len(list(model.generate(ids_of_length(20), max_tokens=many // 3, seed=total)))
     kept = session.sequence.checkpoints
     checkpoints = sum(snapshot.ledger.nbytes for snapshot in kept.values())
     assert device.allocated - checkpoints <= before[0]

@@ -208,7 +208,7 @@ def test_an_error_of_wgpus_is_a_sentence_and_its_own_text_the_cause(device: Nati
 def test_more_bytes_than_a_binding_holds_are_out_of_memory(
     floor: NativeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floor, "limits", replace(floor.limits, binding=256))
+    monkeypatch.setattr(floor, "_largest_binding", 256)
     buffer, tape = floor.buffer(512, "test"), Tape(floor, "test")
     tape.run("clear", [1], {"words": buffer}, {"count": 128})
     with pytest.raises(OutOfMemory, match=r"^clear needs 512 bytes at once; .* allows 256\.$"):

@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 BASES = {"e2b": "tiny-e2b", "31b": "tiny-31b", "26b": "tiny-26b-a4b"}
 BOUND = {"e2b": 1e-3, "31b": 1e-3, "26b": 5e-3}
 NAMES = ("e2b-lora7", "e2b-lora9", "e2b-rslora", "31b-lora7", "31b-pattern", "26b-lora7")
+ON_GPU = [(name, "gpu") for name in NAMES]
 FEW = [3, 1, 2, 4, 1, 8]  # rows of passes that take the mat-vec path
 
 
@@ -54,7 +55,13 @@ def error(got: Floats, golden: Floats) -> float:
 
 
 # One makes z in the dispatch that needs it, the other, as most do, in one of its own.
-@pytest.mark.parametrize(("name", "device"), [*((name, "gpu") for name in NAMES), ("e2b-lora9", "floor")])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        *(name if name[0] == "26b-lora7" else pytest.param(*name, marks=pytest.mark.slow) for name in ON_GPU),
+        ("e2b-lora9", "floor"),
+    ],
+)
 def test_logits_equal_pefts(
     shared: Path, request: pytest.FixtureRequest, prompts: dict[str, list[int]], name: str, device: str
 ) -> None:
@@ -148,7 +155,7 @@ def compare(path: Path, adapter: Path, device: NativeDevice, bound: float) -> No
         assert error(model.logits(ids, adapter=None), bare) <= bound
 
 
-@pytest.mark.parametrize("model", ["tiny-e2b-Q4_K_M", "tiny-26b-a4b-F16"])
+@pytest.mark.parametrize("model", ["tiny-e2b-Q4_K_M", pytest.param("tiny-26b-a4b-F16", marks=pytest.mark.slow)])
 def test_every_matrix_can_be_adapted_the_embedding_the_output_and_experts_too(
     shared: Path, gpu: NativeDevice, tmp_path: Path, model: str
 ) -> None:
@@ -159,7 +166,7 @@ def test_every_matrix_can_be_adapted_the_embedding_the_output_and_experts_too(
     assert 0 < max(len(kernel.bindings.keys() - {"params"}) for kernel in meeting) <= MOST_BINDINGS
 
 
-@pytest.mark.parametrize("device", ["compact", "gpu"])
+@pytest.mark.parametrize("device", ["compact", pytest.param("gpu", marks=pytest.mark.slow)])
 def test_gate_and_up_of_two_types_are_adapted_apart_and_so_are_those_of_experts(
     shared: Path, request: pytest.FixtureRequest, tmp_path: Path, device: str
 ) -> None:
@@ -197,6 +204,7 @@ def test_a_software_adapter_computes_the_same(
 # -- several
 
 
+@pytest.mark.slow
 def test_two_adapters_are_the_sum_of_their_parts(
     shared: Path, gpu: NativeDevice, prompts: dict[str, list[int]]
 ) -> None:

@@ -124,7 +124,7 @@ def test_matrices_larger_than_a_binding_are_cut_into_parts(
     shared: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = NativeDevice(compact=False)
-    device.limits = replace(device.limits, binding=150_000 if "e2b" in model else 1 << 20)
+    device.limits = replace(device.limits, binding=200_000 if "e2b" in model else 1 << 20)
     check(shared / f"models/{model}.gguf", device)
     device.close()
 

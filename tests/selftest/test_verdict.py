@@ -137,8 +137,13 @@ LARGE = Limits(binding=2 << 30, buffer=4 << 30, invocations=1024)
 @pytest.mark.parametrize(
     ("model", "limits", "precision"),
     [
-        *((model, limits, "exact") for limits in (DEFAULT_LIMITS, LARGE) for model in (*MODELS, "real e2b")),
-        *((model, LARGE, "fast") for model in ("tiny-e2b-Q4_K_M", "tiny-26b-a4b-Q4_K_M", "real e2b")),
+        *((model, limits, "exact") for limits in (DEFAULT_LIMITS, LARGE) for model in MODELS),
+        ("real e2b", LARGE, "exact"),
+        *((model, LARGE, "fast") for model in ("tiny-e2b-Q4_K_M", "tiny-26b-a4b-Q4_K_M")),
+        *(
+            pytest.param("real e2b", *more, marks=pytest.mark.slow)
+            for more in ((DEFAULT_LIMITS, "exact"), (LARGE, "fast"))
+        ),
     ],
 )
 def test_only_pipelines_are_made_that_the_model_needs_anyway(

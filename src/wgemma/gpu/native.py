@@ -183,6 +183,7 @@ class NativeDevice:
         except Exception as trouble:
             raise DeviceError(f"{self.info.name} failed to open. Update its driver.") from trouble
         self.limits = limits or _granted(self._device)
+        self._largest_binding = self.limits.binding
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
         # Where it was tested, or nearly so; elsewhere a waiting workgroup might keep the others from starting.
@@ -376,9 +377,9 @@ class NativeDevice:
         kernel = command.kernel
         assert isinstance(kernel, NativeKernel)
         entries = [_entry(kernel.bindings[name], bound) for name, bound in command.bindings.items()]
-        if (most := max(entry["resource"]["size"] for entry in entries)) > self.limits.binding:
+        if (most := max(entry["resource"]["size"] for entry in entries)) > self._largest_binding:
             raise OutOfMemory(
-                f"{kernel.name} needs {most} bytes at once; {self.info.name} allows {self.limits.binding}."
+                f"{kernel.name} needs {most} bytes at once; {self.info.name} allows {self._largest_binding}."
             )
         try:
             group = self._device.create_bind_group(layout=kernel.layout, entries=entries)
