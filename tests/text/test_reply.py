@@ -268,9 +268,10 @@ def parsing(stream: str, step: int) -> Callable[[], None]:
 
 
 def assert_linear(small: str, large: str, step: int) -> None:
-    """Ten times the text takes about ten times as long, or so little that the clock is all noise."""
+    """Ten times the text takes about ten times as long, or so little that the clock is all noise. The bound is halfway
+    to the hundred of quadratic growth: on a busy machine a few milliseconds vary by half."""
     work = parsing(large, step)
-    assert seconds(work) < 0.03 or growth(parsing(small, step), work, 15) < 15
+    assert seconds(work) < 0.03 or growth(parsing(small, step), work, 30) < 30
 
 
 @pytest.mark.parametrize("prefix", ["", "<|channel>", "<|tool_call>call:f{city:", "<|tool_call>call:f{x:["])
