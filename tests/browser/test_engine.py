@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from face import Face, Floats
 from numpy.typing import NDArray
 
@@ -122,31 +123,35 @@ SHOW_AND_TELL = """async (addresses) => {
 # -- chats
 
 
-def test_a_chat_streams_and_ends(face: Face, micro: str) -> None:
+@pytest.fixture(scope="module")
+def chatting(face: Face, micro: str) -> Face:
+    """A model for the tests below: for each new one, the kernels are compiled again."""
     face.load(micro)
-    told = face.chat(HELLO, maxTokens=24, temperature=0)
+    return face
+
+
+def test_a_chat_streams_and_ends(chatting: Face) -> None:
+    told = chatting.chat(HELLO, maxTokens=24, temperature=0)
     last = told["parts"][-1]
     assert len(told["parts"]) > 3 and last["at"] > told["parts"][0]["at"]
     assert last["finishReason"] in ("length", "stop", "tool") and last["usage"]["prompt"] > 5
     assert last["timing"]["firstToken"] > 0 and last["timing"]["tokensPerSecond"] > 0
-    again = face.chat(HELLO, maxTokens=24, temperature=0)
+    again = chatting.chat(HELLO, maxTokens=24, temperature=0)
     assert [part["text"] for part in again["parts"]] == [part["text"] for part in told["parts"]]
     assert again["parts"][-1]["usage"]["reused"] > 0
 
 
-def test_a_chat_stops_when_it_is_told_to(face: Face, micro: str) -> None:
-    face.load(micro)
-    told = face.chat(HELLO, stop_after=3, temperature=0)
+def test_a_chat_stops_when_it_is_told_to(chatting: Face) -> None:
+    told = chatting.chat(HELLO, stop_after=3, temperature=0)
     *_, asked = told["parts"][:3]
     last = told["parts"][-1]
     assert last["finishReason"] == "cancelled" and last["usage"]["generated"] > 0
     assert last["at"] - asked["at"] < 3000
-    assert face.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"
+    assert chatting.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"
 
 
-def test_a_chat_can_be_stopped_while_its_prompt_is_read(face: Face, micro: str) -> None:
-    face.load(micro)
+def test_a_chat_can_be_stopped_while_its_prompt_is_read(chatting: Face) -> None:
     long = [{"role": "user", "content": "Tell me more of this. " * 200}]
-    told = face.chat(long, stop_after=-50)
+    told = chatting.chat(long, stop_after=-50)
     assert [part["finishReason"] for part in told["parts"]] == ["cancelled"]
-    assert face.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"
+    assert chatting.chat(HELLO, maxTokens=2)["parts"][-1]["finishReason"] == "length"
