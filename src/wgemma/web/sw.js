@@ -6,8 +6,8 @@
 //
 // Pages register it with `navigator.serviceWorker.register("./sw.js", { updateViaCache: "none" })`.
 // The page's files come from the cache first; the list of models and the embedded model come from the server first, so
-// that the two match. Other models are never cached here, and Range requests always go to the server: opfs.js stores
-// what they load.
+// that the two match. Without a server, a Range request for it is answered with all of it, so that a download that was
+// interrupted starts again from here. Other models are never cached here: opfs.js stores them.
 
 /** @type {{version: string, files: Record<string, string>, models: object[]}} */
 // @ts-expect-error: the server fills it in
@@ -102,9 +102,9 @@ worker.addEventListener("message", (event) => {
 
 worker.addEventListener("fetch", (event) => {
   const { request } = event;
-  if (request.method !== "GET" || request.headers.has("range")) return;
+  if (request.method !== "GET") return;
   const address = addressOf(request);
-  if (address === null) return;
+  if (address === null || (request.headers.has("range") && !isModel(address))) return;
   if (new URL(request.url).searchParams.has("token")) return; // for the server, which answers with a cookie
   const opens = request.mode === "navigate" && Object.hasOwn(PAGES, address);
   if (opens) event.respondWith(page(PAGES[address], request));
