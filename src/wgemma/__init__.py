@@ -1,6 +1,6 @@
 """Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
 
-from wgemma.api import Model, Part, Piece, Usage
+from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, Usage
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
     AdapterError,
@@ -23,12 +23,15 @@ from wgemma.errors import (
 )
 from wgemma.files.gguf import Gguf
 from wgemma.loading import aload, load
+from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.version import __version__
 
 __all__ = [
     "AdapterError",
+    "Answer",
+    "AsyncAnswer",
     "BadLogits",
     "ContextOverflow",
     "DataError",
@@ -50,6 +53,7 @@ __all__ = [
     "StoreError",
     "TemplateError",
     "Tokenizer",
+    "ToolCall",
     "TrainingError",
     "Usage",
     "__version__",

@@ -1,21 +1,22 @@
 """A loaded model: chat, generate text, get logits, apply adapters, fine-tune. `loading.py` loads one."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from wgemma.answers import Answer, AsyncAnswer
 from wgemma.checks import all_checked, called, refuse_unknown, shown, texts, whole, whole_numbers, yes_or_no
 from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.backend import Backend
+from wgemma.engine.continuing import Piece, pieces
 from wgemma.engine.prefix import Replies
-from wgemma.engine.replying import Part, Reply, Usage
+from wgemma.engine.replying import Ending, Part, Reply, Usage
 from wgemma.engine.request import Cancel, Request
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
 from wgemma.engine.senses import BUDGET
-from wgemma.engine.stops import StopStrings
 from wgemma.engine.turns import Turns
 from wgemma.errors import SessionError, SettingsError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
@@ -25,7 +26,7 @@ from wgemma.files.paths import user_path
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
 from wgemma.model.config import Config, find_tensors
-from wgemma.sync import iterate, run
+from wgemma.sync import run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
 from wgemma.text.template import opens_in_thought, segments
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
-__all__ = ["Model", "Part", "Piece", "Usage", "prompt_style"]
+__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "Usage", "prompt_style"]
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
 _GENERATE = {"max_tokens", "stop", "adapter"}  # what `generate` takes besides
@@ -49,13 +50,7 @@ _FINETUNE = {"out", "resume", "skip_bad", "progress", "cancel"}
 ENCLOSING = {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")}
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A generated token and the text it completes."""
-
-    id: int
-    text: str
-    logprobs: list[tuple[int, float]] = field(default_factory=list)
+T = TypeVar("T")
 
 
 @all_checked
@@ -77,8 +72,8 @@ class Model:
 
     # -- chat
 
-    def chat(self, messages: Sequence[Any], **options: Any) -> Iterator[Part]:
-        """Streams the reply to `messages`, part by part; leaving the loop early cancels it.
+    def chat(self, messages: Sequence[Any], **options: Any) -> Answer[Part]:
+        """Streams the reply to `messages`, part by part; leaving the loop early cancels it. `.text` is all of it.
 
         Content may be a list of parts: {"type": "text", "text": …}, {"type": "image", "image": …, "budget": 280} and
         {"type": "audio", "audio": …}. An image is a path, the bytes of a file, a Pillow image or a NumPy array.
@@ -87,9 +82,13 @@ class Model:
         last part says so), adapter (the name of a loaded one, a dict of scales by name, or None for the base model;
         by default all are active), and the fields of `Sampling`.
         """
-        return iterate(self.achat(messages, **options))
+        return Answer(self._chat(messages, **options))
 
-    async def achat(
+    def achat(self, messages: Sequence[Any], **options: Any) -> AsyncAnswer[Part]:
+        """`chat`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
+        return AsyncAnswer(self._chat(messages, **options))
+
+    def _chat(
         self,
         messages: Sequence[Any],
         *,
@@ -101,28 +100,40 @@ class Model:
         cancel: "Cancel | None" = None,
         adapter: Choice = ALL,
         **settings: Any,
-    ) -> AsyncGenerator[Part, None]:
-        """`chat`, for code that runs in an event loop."""
+    ) -> AsyncGenerator[Part | Ending, None]:
+        """Checks the call at once; the reply begins with the first step of the result."""
         self._turns.check()
         request = self._request(max_tokens, settings, stop, _CHAT)
         yes_or_no("think", think)
         _check_cancel(cancel)
         if thinking_budget is not None:
             thinking_budget = whole("thinking_budget", thinking_budget, 0)
-        pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
-        media = [content_of(piece.media) for piece in pieces if piece.media is not None]
-        in_thought = opens_in_thought(pieces)
+        prompt = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
+        media = [content_of(piece.media) for piece in prompt if piece.media is not None]
+        in_thought = opens_in_thought(prompt)
         parser = ReplyParser(think=think, in_thought=in_thought, tools=tools)
         request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget, cancel=cancel)
-        async with self._turns.take():
-            chosen = self.backend.adapters.choose(adapter)  # only now: other calls may have loaded or unloaded adapters
-            ids = self._replies.encode(self.tokenizer, pieces, await self._place(media))
-            request = replace(request, ids=ids, adapter=chosen)
-            reply = Reply(self.backend, self.tokenizer, self._replies, parser, request)
-            async with aclosing(reply.parts()) as parts:
-                async for part in parts:
-                    with self._turns.paused():
-                        yield part
+
+        async def parts() -> AsyncGenerator[Part | Ending, None]:
+            ids = self._replies.encode(self.tokenizer, prompt, await self._place(media))
+            reply = Reply(self.backend, self.tokenizer, self._replies, parser, self._ready(request, ids, adapter))
+            async with aclosing(reply.parts()) as items:
+                async for part in items:
+                    yield part
+
+        return self._streamed(parts)
+
+    async def _streamed(self, begin: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+        """A reply in its turn: nothing else is computed until it ends, and between its parts nothing at all."""
+        self._turns.check()
+        async with self._turns.take(), aclosing(begin()) as items:
+            async for item in items:
+                with self._turns.paused():
+                    yield item
+
+    def _ready(self, request: Request, ids: Sequence[int], adapter: Choice) -> Request:
+        """The request with its prompt; called in its turn, because other calls may load or unload adapters."""
+        return replace(request, ids=ids, adapter=self.backend.adapters.choose(adapter))
 
     def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Puts the model's own system prompt first if the messages have none."""
@@ -135,14 +146,18 @@ class Model:
 
     # -- plain text
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
-        """Continues `prompt` (text, or token ids, which are used unchanged), token by token.
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Answer[Piece]:
+        """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options: max_tokens, stop, adapter (as in `chat`), and the fields of `Sampling`.
         """
-        return iterate(self.agenerate(prompt, **options))
+        return Answer(self._generate(prompt, **options))
 
-    async def agenerate(
+    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncAnswer[Piece]:
+        """`generate`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
+        return AsyncAnswer(self._generate(prompt, **options))
+
+    def _generate(
         self,
         prompt: str | Sequence[int],
         *,
@@ -150,32 +165,12 @@ class Model:
         stop: str | Sequence[str] = (),
         adapter: Choice = ALL,
         **settings: Any,
-    ) -> AsyncGenerator[Piece, None]:
-        """`generate`, for code that runs in an event loop."""
+    ) -> AsyncGenerator[Piece | Ending, None]:
         self._turns.check()
         tokenizer = self.tokenizer
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
-        request = replace(self._request(max_tokens, settings, stop, _GENERATE), ids=ids)
-        stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
-        held: Piece | None = None  # a token whose text is incomplete waits for the next one
-        async with self._turns.take():
-            request = replace(request, adapter=self.backend.adapters.choose(adapter))
-            async with aclosing(self.backend.generate(request)) as tokens:
-                async for token in tokens:
-                    if token.id in tokenizer.stop_ids:
-                        break
-                    if held:
-                        with self._turns.paused():
-                            yield held
-                    piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
-                    held = piece if decoder.pending or stops.pending else None
-                    if held is None:
-                        with self._turns.paused():
-                            yield piece
-                    if stops.found:
-                        return
-        if held:
-            yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
+        request = self._request(max_tokens, settings, stop, _GENERATE)
+        return self._streamed(lambda: pieces(self.backend, tokenizer, self._ready(request, ids, adapter)))
 
     # -- images and audio
 

@@ -5,10 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from wgemma.api import Model, Part, Usage
 from wgemma.text.reply import ToolCall
@@ -85,7 +85,7 @@ def answer(
 ) -> None:
     """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it."""
     try:
-        with Stop() as stop, closing(cast(Generator[Part, None, None], model.chat(messages, **options))) as parts:
+        with Stop() as stop, closing(model.chat(messages, **options)) as parts:
             for part in parts:
                 stop.hint = b""
                 reply.add(part)

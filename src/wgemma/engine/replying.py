@@ -5,7 +5,7 @@ remembers the reply's ids.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from wgemma.engine.backend import Backend
 from wgemma.engine.generation import Token
@@ -25,6 +25,17 @@ class Usage:
     generated: int
 
 
+FinishReason: TypeAlias = Literal["stop", "length", "tool", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a reply ended. Streams tell their answer by it; readers never see it."""
+
+    finish_reason: FinishReason
+    usage: Usage
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece of a reply. The last has no text, but `finish_reason` (stop, length, tool, cancelled) and `usage`."""
@@ -32,7 +43,7 @@ class Part:
     kind: Literal["thinking", "content", "tool_call"]
     text: str = ""
     tool_call: ToolCall | None = None
-    finish_reason: Literal["stop", "length", "tool", "cancelled"] | None = None
+    finish_reason: FinishReason | None = None
     usage: Usage | None = None
     logprobs: list[list[tuple[int, float]]] = field(default_factory=list)  # one list per token
 
@@ -55,7 +66,7 @@ class Reply:
         self.called = False
         self.content: list[str] = []
 
-    async def parts(self) -> AsyncGenerator[Part, None]:
+    async def parts(self) -> AsyncGenerator[Part | Ending, None]:
         ids, limit = list(self.request.ids), self.request.max_tokens
         request = replace(self.request, marks=marks(self.tokenizer, ids))
         reason, reused = "", 0
@@ -86,7 +97,9 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
+        usage = Usage(len(ids), reused, len(self.generated))
+        yield Ending(ended, usage)
+        yield Part("content", finish_reason=ended, usage=usage)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""

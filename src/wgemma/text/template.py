@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from wgemma.checks import checked, shown
 from wgemma.errors import TemplateError
+from wgemma.text.arguments import ToolCall
 from wgemma.text.declaration import write_declaration
 from wgemma.text.segments import Segment, Writer, write_entries, write_value
 
@@ -285,19 +286,37 @@ def _write_calls(out: Writer, calls: Any) -> dict[str | int, str]:
         raise out.error("has tool_calls that are not a list")
     names: dict[str | int, str] = {}
     for position, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(function, dict) or not isinstance(name, str) or not name:
-            raise out.error('has a tool call without a name; write {"function": {"name": …, "arguments": {…}}}')
-        names[position] = name
-        if isinstance(call.get("id"), str):
-            names[call["id"]] = name
-        out.mark("<|tool_call>call:")
-        out.write(name)
-        out.mark("{")
-        write_entries(out, _arguments(out, function.get("arguments")), quote_keys=False, depth=1)
-        out.mark("}<tool_call|>")
+        out.mark("<|tool_call>")
+        if isinstance(call, ToolCall):
+            names[position] = call.name or "unknown"
+            _write_own_call(out, call)
+        else:
+            function = call.get("function") if isinstance(call, dict) else None
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(function, dict) or not isinstance(name, str) or not name:
+                raise out.error('has a tool call without a name; write {"function": {"name": …, "arguments": {…}}}')
+            names[position] = name
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = name
+            _write_call(out, name, _arguments(out, function.get("arguments")))
+        out.mark("<tool_call|>")
     return names
+
+
+def _write_own_call(out: Writer, call: ToolCall) -> None:
+    """A call as an answer had it; one that could not be read is repeated as the model wrote it."""
+    if call.error is None:
+        _write_call(out, call.name, call.arguments)
+    else:
+        out.write(call.raw)
+
+
+def _write_call(out: Writer, name: str, arguments: dict[str, Any]) -> None:
+    out.mark("call:")
+    out.write(name)
+    out.mark("{")
+    write_entries(out, arguments, quote_keys=False, depth=1)
+    out.mark("}")
 
 
 def _arguments(out: Writer, arguments: Any) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""Turns the token ids of a continued text into pieces, one per token, cut at stop strings. Knows no chats."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from wgemma.engine.backend import Backend
+from wgemma.engine.replying import Ending, FinishReason, Usage
+from wgemma.engine.request import Request
+from wgemma.engine.stops import StopStrings
+from wgemma.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A generated token and the text it completes."""
+
+    id: int
+    text: str
+    logprobs: list[tuple[int, float]] = field(default_factory=list)
+
+
+async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> AsyncGenerator[Piece | Ending, None]:
+    """The text after the request's ids, token by token, and how it ended."""
+    stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
+    reason: FinishReason = "length"
+    generated = 0
+    held: Piece | None = None  # a token whose text is incomplete waits for the next one
+    async with aclosing(backend.generate(request)) as tokens:
+        async for token in tokens:
+            if token.id in tokenizer.stop_ids:
+                reason = "stop"
+                break
+            generated += 1
+            if held:
+                yield held
+            piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
+            held = piece if decoder.pending or stops.pending else None
+            if held is None:
+                yield piece
+            if stops.found:
+                reason = "stop"
+                break
+    if held:
+        yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
+    if reason == "length" and request.cancelled():
+        reason = "cancelled"
+    yield Ending(reason, Usage(len(request.ids), backend.reused, generated))
