@@ -391,7 +391,9 @@ def test_odd_options_of_load_are_sentences(blob: Path, gpu: NativeDevice, name: 
 
 def test_refused_arguments_are_named(model: wgemma.Model, blob: Path) -> None:
     refused: list[tuple[str, Callable[[], Any]]] = [
-        ("Did you mean context?", lambda: wgemma.load(blob, n_ctx=5)),
+        ("n_ctx is context here", lambda: wgemma.load(blob, n_ctx=5)),  # type: ignore[call-arg]
+        ("num_predict is max_tokens", lambda: model.chat(HELLO, num_predict=5)),  # type: ignore[call-arg]
+        ("options are arguments", lambda: model.generate("x", options={})),  # type: ignore[call-arg]
         ("Did you mean max_tokens?", lambda: list(model.chat(HELLO, max_token=5))),
         ("Did you mean max_tokens?", lambda: list(model.generate("x", max_token=5))),
         ("Did you mean epochs?", lambda: model.finetune("x", out="y", epoch=5)),

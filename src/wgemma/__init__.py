@@ -23,6 +23,7 @@ from wgemma.errors import (
 )
 from wgemma.files.gguf import Gguf
 from wgemma.loading import aload, load
+from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
 from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 from wgemma.text.tokenizer import Tokenizer
@@ -33,13 +34,17 @@ __all__ = [
     "Answer",
     "AsyncAnswer",
     "BadLogits",
+    "ChatOptions",
     "ContextOverflow",
     "DataError",
     "DeviceError",
     "DeviceLost",
     "Error",
+    "FinetuneOptions",
+    "GenerateOptions",
     "Gguf",
     "GgufError",
+    "LoadOptions",
     "MediaError",
     "Model",
     "ModelError",

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from wgemma.answers import Answer, AsyncAnswer
-from wgemma.checks import all_checked, called, refuse_unknown, shown, texts, whole, whole_numbers, yes_or_no
+from wgemma.checks import all_checked, called, shown, texts, whole, whole_numbers, yes_or_no
 from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.backend import Backend
 from wgemma.engine.continuing import Piece, pieces
@@ -25,7 +25,9 @@ from wgemma.files.locate import ModelFiles
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
+from wgemma.habits import refuse_unknown_options
 from wgemma.model.config import Config, find_tensors
+from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, SamplingOptions, TrainingOptions
 from wgemma.sync import run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
@@ -41,10 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "Usage", "prompt_style"]
 
-_SAMPLING = frozenset(Sampling.__dataclass_fields__)
-_GENERATE = {"max_tokens", "stop", "adapter"}  # what `generate` takes besides
-_CHAT = {*_GENERATE, "tools", "think", "thinking_budget", "cancel"}
-_FINETUNE = {"out", "resume", "skip_bad", "progress", "cancel"}
+_SAMPLING = SamplingOptions.__optional_keys__
 
 # The tokens around the rows of an image or audio clip.
 ENCLOSING = {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")}
@@ -72,7 +71,7 @@ class Model:
 
     # -- chat
 
-    def chat(self, messages: Sequence[Any], **options: Any) -> Answer[Part]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> Answer[Part]:
         """Streams the reply to `messages`, part by part; leaving the loop early cancels it. `.text` is all of it.
 
         Content may be a list of parts: {"type": "text", "text": …}, {"type": "image", "image": …, "budget": 280} and
@@ -84,26 +83,26 @@ class Model:
         """
         return Answer(self._chat(messages, **options))
 
-    def achat(self, messages: Sequence[Any], **options: Any) -> AsyncAnswer[Part]:
+    def achat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> AsyncAnswer[Part]:
         """`chat`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
         return AsyncAnswer(self._chat(messages, **options))
 
     def _chat(
         self,
-        messages: Sequence[Any],
+        messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         think: bool = False,
         max_tokens: int | None = None,
         thinking_budget: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         cancel: "Cancel | None" = None,
         adapter: Choice = ALL,
-        **settings: Any,
+        **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Part | Ending, None]:
         """Checks the call at once; the reply begins with the first step of the result."""
         self._turns.check()
-        request = self._request(max_tokens, settings, stop, _CHAT)
+        request = self._request("chat", max_tokens, stop, sampling)
         yes_or_no("think", think)
         _check_cancel(cancel)
         if thinking_budget is not None:
@@ -146,14 +145,14 @@ class Model:
 
     # -- plain text
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Answer[Piece]:
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Answer[Piece]:
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options: max_tokens, stop, adapter (as in `chat`), and the fields of `Sampling`.
         """
         return Answer(self._generate(prompt, **options))
 
-    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncAnswer[Piece]:
+    def agenerate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> AsyncAnswer[Piece]:
         """`generate`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
         return AsyncAnswer(self._generate(prompt, **options))
 
@@ -162,14 +161,14 @@ class Model:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         adapter: Choice = ALL,
-        **settings: Any,
+        **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Piece | Ending, None]:
         self._turns.check()
         tokenizer = self.tokenizer
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
-        request = self._request(max_tokens, settings, stop, _GENERATE)
+        request = self._request("generate", max_tokens, stop, sampling)
         return self._streamed(lambda: pieces(self.backend, tokenizer, self._ready(request, ids, adapter)))
 
     # -- images and audio
@@ -301,7 +300,7 @@ class Model:
 
     # -- training
 
-    def finetune(self, data: Any, **options: Any) -> "TrainingResult":
+    def finetune(self, data: Any, **options: Unpack[FinetuneOptions]) -> "TrainingResult":
         """Trains a LoRA adapter on `data` (a .jsonl file, or a list of records) and writes it to the folder `out`. The
         result holds the losses, and `adapter` for `load_adapter`. Training always starts from the base model; loaded
         adapters are ignored.
@@ -321,16 +320,15 @@ class Model:
         skip_bad: bool = False,
         progress: "Callable[[Progress], None]" = lambda progress: None,
         cancel: "Cancel | None" = None,
-        **settings: Any,
+        **settings: Unpack[TrainingOptions],
     ) -> "TrainingResult":
         """`finetune`, for code that runs in an event loop; `data` may be a prepared `Task`, which has its own folder
         and settings."""
         from wgemma.train.finetune import Task, finetune, prepare_task, refuse_adapted
         from wgemma.train.fitting import open_learner
-        from wgemma.train.settings import TrainingSettings
 
         self._turns.check()
-        refuse_unknown(settings, {*_FINETUNE, *TrainingSettings.__dataclass_fields__})
+        refuse_unknown_options("finetune", settings)
         yes_or_no("resume", resume)
         yes_or_no("skip_bad", skip_bad)
         called("progress", progress, "a function that takes a Progress")
@@ -342,7 +340,7 @@ class Model:
             task = await prepare_task(
                 data,
                 out,
-                settings,
+                {**settings},
                 self.tokenizer,
                 self.prompt_style,
                 context=engine.context,
@@ -374,14 +372,14 @@ class Model:
     # -- settings
 
     def _request(
-        self, max_tokens: int | None, settings: dict[str, Any], stop: str | Sequence[str], others: set[str]
+        self, call: str, max_tokens: int | None, stop: str | Sequence[str] | None, sampling: SamplingOptions
     ) -> Request:
-        """A request that still lacks its prompt; `others` are the options besides sampling."""
-        refuse_unknown(settings, _SAMPLING | others)
+        """A request that still lacks its prompt."""
+        refuse_unknown_options(call, sampling)
         stops = texts("stop", stop) + texts("the model's own stop", self._files.params.get("stop"))
-        return Request((), self._limit(max_tokens), self._sampling(settings), stops=stops)
+        return Request((), self._limit(max_tokens), self._sampling(sampling), stops=stops)
 
-    def _sampling(self, settings: dict[str, Any]) -> Sampling:
+    def _sampling(self, settings: SamplingOptions) -> Sampling:
         """The model's own settings, overridden by the caller's."""
         own = {name: value for name, value in self._files.params.items() if name in _SAMPLING}
         return Sampling(**{**own, **settings})

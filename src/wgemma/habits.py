@@ -1,9 +1,106 @@
 """What people who know other libraries try first, and what to type here instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from wgemma.checks import refuse_unknown
 from wgemma.errors import SettingsError
+from wgemma.options import CALLS
+
+# Options of Ollama, llama-cpp-python, transformers, PEFT and OpenAI: what they are called here.
+RENAMED: dict[str, tuple[str, ...]] = {
+    "num_predict": ("max_tokens",),
+    "n_predict": ("max_tokens",),
+    "max_new_tokens": ("max_tokens",),
+    "max_completion_tokens": ("max_tokens",),
+    "max_length": ("max_tokens", "seq"),
+    "num_ctx": ("context",),
+    "n_ctx": ("context",),
+    "repetition_penalty": ("repeat_penalty",),
+    "stop_sequences": ("stop",),
+    "stop_strings": ("stop",),
+    "top_logprobs": ("logprobs",),
+    "thinking": ("think",),
+    "enable_thinking": ("think",),
+    "reasoning_effort": ("think",),
+    "lora_path": ("adapter",),
+    "lora_adapter": ("adapter",),
+    "mmproj": ("projector",),
+    "clip_model_path": ("projector",),
+    "type_k": ("kv",),
+    "type_v": ("kv",),
+    "kv_cache_type": ("kv",),
+    "torch_dtype": ("precision",),
+    "dtype": ("precision",),
+    "learning_rate": ("lr",),
+    "rate": ("lr",),
+    "r": ("rank",),
+    "lora_r": ("rank",),
+    "lora_alpha": ("alpha",),
+    "lora_dropout": ("dropout",),
+    "target_modules": ("targets",),
+    "use_rslora": ("rslora",),
+    "num_train_epochs": ("epochs",),
+    "max_steps": ("steps",),
+    "per_device_train_batch_size": ("batch",),
+    "batch_size": ("batch",),
+    "max_seq_length": ("seq",),
+    "lr_scheduler_type": ("schedule",),
+    "warmup_ratio": ("warmup",),
+    "warmup_steps": ("warmup",),
+    "max_grad_norm": ("clip",),
+    "adam_epsilon": ("eps",),
+    "save_steps": ("save_every",),
+    "gradient_checkpointing": ("checkpointing",),
+    "resume_from_checkpoint": ("resume",),
+    "output_dir": ("out",),
+}
+
+_FIRST = 'the model is the first argument of load(), as in load("gemma4:e2b"). Leave {name} out.'
+_WHOLE = "every layer runs on the GPU, and device='reference' runs without one. Leave {name} out."
+_FORMAT = "answers have no enforced format: ask for it in the prompt, or offer a tool. Leave {name} out."
+_THREADS = "there is nothing to tune about threads or batches. Leave {name} out."
+_ONE = "a call gives one answer: call it again for another. Leave {name} out."
+# Options that have no counterpart.
+NEEDLESS: dict[str, str] = {
+    "stream": "every answer streams: iterate over it, or take all of it with .text. Leave stream out.",
+    "options": "options are arguments here: write temperature=0 instead of options={{'temperature': 0}}.",
+    "do_sample": "temperature=0 is what do_sample=False is elsewhere. Leave do_sample out.",
+    "model": _FIRST,
+    "model_path": _FIRST,
+    "n_gpu_layers": _WHOLE,
+    "num_gpu": _WHOLE,
+    "device_map": _WHOLE,
+    "format": _FORMAT,
+    "response_format": _FORMAT,
+    "grammar": _FORMAT,
+    "num_thread": _THREADS,
+    "n_threads": _THREADS,
+    "n_batch": _THREADS,
+    "num_batch": _THREADS,
+    "n": _ONE,
+    "num_return_sequences": _ONE,
+    "keep_alive": "a model stays loaded until its close(). Leave keep_alive out.",
+    "verbose": "loading prints nothing. Leave verbose out.",
+    "system": 'the system prompt is a message: {{"role": "system", "content": "…"}} comes first.',
+    "images": 'images are part of a message: {{"role": "user", "content": "…", "images": ["photo.jpg"]}}.',
+}
+
+
+def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
+    """Raises for the first option that this call does not have; the message says what to write instead."""
+    known = CALLS[call]
+    for name in sorted(set(given) - known):
+        ours = next((own for own in RENAMED.get(name, ()) if own in known), next(iter(RENAMED.get(name, ())), name))
+        owners = [f"{other}()" for other, names in CALLS.items() if ours in names]
+        if ours in known:
+            raise SettingsError(f"{name} is {ours} here.")
+        if name in NEEDLESS:
+            raise SettingsError(NEEDLESS[name].format(name=name))
+        if owners:
+            what = f"{name} is an option" if ours == name else f"{name} is {ours} here, an option"
+            raise SettingsError(f"{what} of {' and '.join(owners)}, not of {call}().")
+    refuse_unknown(given, known)
 
 
 def dead_end(sentence: str) -> Callable[..., NoReturn]:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from wgemma.api import Model
 from wgemma.checks import called, checked, shown
@@ -20,8 +20,10 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
 from wgemma.gpu.ledger import Ledger
+from wgemma.habits import refuse_unknown_options
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.matmul import Precision
+from wgemma.options import LoadOptions
 from wgemma.selftest.verdict import prepare
 from wgemma.stages import Stages
 from wgemma.sync import run
@@ -43,7 +45,7 @@ class Loading:
 
 
 @checked
-def load(target: str | Path | None = None, **options: Any) -> Model:
+def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
     """Loads a model from an Ollama name, a .gguf path or an http(s) URL; by default the one that comes with wgemma.
 
     Options: device (None: the best GPU adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
@@ -57,8 +59,14 @@ def load(target: str | Path | None = None, **options: Any) -> Model:
 
 
 @checked
-async def aload(
-    target: str | Path | None = None,
+async def aload(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
+    """`load`, for code that runs in an event loop."""
+    refuse_unknown_options("load", options)
+    return await _load(target, **options)
+
+
+async def _load(
+    target: str | Path | None,
     *,
     projector: str | Path | None = None,
     adapter: "str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None" = None,
@@ -71,7 +79,6 @@ async def aload(
     announce: Callable[[Plan], None] | None = None,
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> Model:
-    """`load`, for code that runs in an event loop."""
     options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
     called("progress", progress, "a function that takes a number of bytes")
     if announce is not None:
