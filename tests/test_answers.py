@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 import wgemma
-from wgemma.engine.replying import Ending
+from wgemma.engine.endings import Ending
 from wgemma.gpu.native import NativeDevice
 
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -229,12 +229,6 @@ def test_a_url_is_downloaded_once_and_then_runs_offline(
         assert [piece.id for piece in loaded.generate("Hi", max_tokens=3, temperature=0)] == expected
 
 
-def test_logprobs_come_with_every_token(model: wgemma.Model) -> None:
-    pieces = list(model.generate("Once", max_tokens=4, seed=1, logprobs=3))
-    assert all(len(piece.logprobs) == 4 and piece.logprobs[0][0] == piece.id for piece in pieces)
-    assert all(value <= 0 for piece in pieces for _, value in piece.logprobs)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -255,7 +249,7 @@ def test_settings_that_do_not_exist_are_named(model: wgemma.Model) -> None:
     with pytest.raises(wgemma.SettingsError, match="'temprature'"):
         list(model.chat(HELLO, temprature=1))
     with pytest.raises(wgemma.SettingsError, match="max_tokens"):
-        list(model.generate("x", max_tokens=0))
+        list(model.generate("x", max_tokens=-1))
     with pytest.raises(wgemma.SettingsError, match="logit_bias has token 99999"):
         list(model.generate("x", logit_bias={99999: 1.0}))
 

@@ -1,11 +1,16 @@
 """What people who know other libraries type first is answered by what to type here."""
 
+import copy
+import pickle
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wgemma
+from wgemma.gpu.native import NativeDevice
 from wgemma.habits import NEEDLESS, RENAMED, refuse_unknown_options
 from wgemma.options import CALLS
 
@@ -58,3 +63,41 @@ def test_the_calls_themselves_refuse(tmp_path: Any) -> None:
     for options, words in (({"n_gpu_layers": -1}, "every layer runs on the GPU"), ({"verbose": False}, "verbose")):
         with pytest.raises(wgemma.SettingsError, match=words):
             wgemma.load(tmp_path / "model.gguf", **options)
+
+
+@pytest.fixture(scope="module")
+def model(blob: Path, gpu: NativeDevice) -> wgemma.Model:
+    return wgemma.load(blob, device=gpu)
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda model: model("Hello"), "write model.chat("),
+        (lambda model: list(model), "model.generate(prompt)"),
+        (lambda model: model[0], "model.chat(messages)"),
+        (lambda model: len(model), "len(model.tokenizer)"),
+        (copy.copy, "call wgemma.load()"),
+        (copy.deepcopy, "call wgemma.load()"),
+        (pickle.dumps, "model.save(path)"),
+    ],
+)
+def test_a_model_used_as_something_else_says_what_to_type(
+    model: wgemma.Model, use: Callable[[Any], Any], words: str
+) -> None:
+    with pytest.raises(wgemma.SettingsError, match=re.escape(words)) as refused:
+        use(model)
+    assert isinstance(refused.value, TypeError)  # what Python's own error would be
+    assert model
+
+
+def test_methods_of_other_libraries_are_named(model: wgemma.Model) -> None:
+    with pytest.raises(AttributeError, match=re.escape("write model.chat(messages).")):
+        model.create_chat_completion(messages=[])  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=re.escape("no attribute 'made_up'")):
+        model.made_up  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=re.escape('wgemma.load("gemma4:e2b").chat(messages)')):
+        wgemma.chat(model="gemma4:e2b")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"has no attribute 'made_up'$"):
+        wgemma.made_up  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(model, "generate_text") and not hasattr(wgemma, "nothing")

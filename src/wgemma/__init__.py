@@ -1,6 +1,8 @@
 """Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
 
-from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, Usage
+from typing import TYPE_CHECKING, NoReturn
+
+from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, TokenLogprob, Usage
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
     AdapterError,
@@ -22,6 +24,7 @@ from wgemma.errors import (
     TrainingError,
 )
 from wgemma.files.gguf import Gguf
+from wgemma.habits import not_in_the_package as _not_in_the_package
 from wgemma.loading import aload, load
 from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
 from wgemma.text.reply import ToolCall
@@ -57,6 +60,7 @@ __all__ = [
     "SourceError",
     "StoreError",
     "TemplateError",
+    "TokenLogprob",
     "Tokenizer",
     "ToolCall",
     "TrainingError",
@@ -66,3 +70,8 @@ __all__ = [
     "load",
     "render",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise _not_in_the_package(name)

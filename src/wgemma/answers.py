@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wgemma.engine.continuing import Piece
-from wgemma.engine.replying import Ending, FinishReason, Part, Usage
+from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage
+from wgemma.engine.replying import Part
 from wgemma.errors import SessionError
 from wgemma.habits import dead_end
 from wgemma.sync import iterate
@@ -71,6 +72,17 @@ class _Whole(Generic[T]):
         """The tokens it took; None if it was closed before its end."""
         self._read()
         return self._ending.usage if self._ending else None
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """The log-probabilities of its tokens; empty unless `logprobs` was set."""
+        return [token for item in self._read() for token in item.logprobs]
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprob]:
+        """Those of the prompt's tokens, from the second on, if `logprobs` was set and `max_tokens` was 0."""
+        self._read()
+        return list(self._ending.prompt_logprobs) if self._ending else []
 
     def __str__(self) -> str:
         return self.text

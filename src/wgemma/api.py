@@ -11,27 +11,28 @@ from wgemma.checks import all_checked, called, shown, texts, whole, whole_number
 from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.backend import Backend
 from wgemma.engine.continuing import Piece, pieces
+from wgemma.engine.endings import Ending, TokenLogprob, Usage
 from wgemma.engine.prefix import Replies
-from wgemma.engine.replying import Ending, Part, Reply, Usage
+from wgemma.engine.replying import Part, Reply
 from wgemma.engine.request import Cancel, Request
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.turns import Turns
-from wgemma.errors import SessionError, SettingsError
+from wgemma.errors import SessionError, SettingsError, TemplateError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
-from wgemma.habits import refuse_unknown_options
+from wgemma.habits import Habitual, refuse_unknown_options
 from wgemma.model.config import Config, find_tensors
 from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, SamplingOptions, TrainingOptions
 from wgemma.sync import run
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
-from wgemma.text.template import opens_in_thought, segments
+from wgemma.text.template import awaits_tools, opens_in_thought, segments
 from wgemma.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
-__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "Usage", "prompt_style"]
+__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "TokenLogprob", "Usage", "prompt_style"]
 
 _SAMPLING = SamplingOptions.__optional_keys__
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 @all_checked
-class Model:
+class Model(Habitual):
     """A loaded model and its current chat. Close it, or use it in a `with` block."""
 
     def __init__(
@@ -107,7 +108,11 @@ class Model:
         _check_cancel(cancel)
         if thinking_budget is not None:
             thinking_budget = whole("thinking_budget", thinking_budget, 0)
+        if isinstance(messages, list | tuple) and not messages:
+            raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
         prompt = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
+        if awaits_tools(prompt):
+            raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
         media = [content_of(piece.media) for piece in prompt if piece.media is not None]
         in_thought = opens_in_thought(prompt)
         parser = ReplyParser(think=think, in_thought=in_thought, tools=tools)
@@ -388,7 +393,7 @@ class Model:
         if max_tokens is None:
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
-        return whole("max_tokens", max_tokens, 1)
+        return whole("max_tokens", max_tokens, 0)
 
     # -- life
 

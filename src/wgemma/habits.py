@@ -1,7 +1,7 @@
 """What people who know other libraries try first, and what to type here instead."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wgemma.checks import refuse_unknown
 from wgemma.errors import SettingsError
@@ -103,11 +103,75 @@ def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
     refuse_unknown(given, known)
 
 
+class WrongCall(SettingsError, TypeError):
+    """Something was used in a way it does not support. Also a `TypeError`, for code that tries and catches."""
+
+
 def dead_end(sentence: str) -> Callable[..., NoReturn]:
     """A method that always raises: the sentence says what to type instead. Hide it from type checkers, which then
     find the mistake themselves."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise SettingsError(sentence)
+        raise WrongCall(sentence)
 
     return refuse
+
+
+# Names that models and libraries have elsewhere: what to write here.
+_OF_A_MODEL = {
+    "create_chat_completion": "model.chat(messages)",
+    "create_completion": "model.generate(prompt)",
+    "completion": "model.generate(prompt)",
+    "complete": "model.generate(prompt)",
+    "invoke": "model.chat(messages)",
+    "prompt": "model.chat(messages)",
+    "stream": "model.chat(messages)",
+    "apply_chat_template": "wgemma.render(messages)",
+    "tokenize": "model.tokenizer.encode(text)",
+    "encode": "model.tokenizer.encode(text)",
+    "detokenize": "model.tokenizer.decode(ids)",
+    "decode": "model.tokenizer.decode(ids)",
+    "train": "model.finetune(data, out=folder)",
+    "to": "wgemma.load(name, device=…)",
+    "unload": "model.close()",
+}
+_OF_THE_PACKAGE = {
+    **dict.fromkeys(("chat", "Client", "AsyncClient"), 'wgemma.load("gemma4:e2b").chat(messages)'),
+    **dict.fromkeys(("generate", "pipeline"), 'wgemma.load("gemma4:e2b").generate(prompt)'),
+    **dict.fromkeys(("Llama", "get_model", "AutoModelForCausalLM"), 'wgemma.load("gemma4:e2b")'),
+    "list": "`wgemma list` on the command line",
+    "pull": "`ollama pull gemma4:e2b` on the command line",
+}
+
+
+def not_in_the_package(name: str) -> AttributeError:
+    """The error for `wgemma.name`."""
+    hint = f": write {_OF_THE_PACKAGE[name]}." if name in _OF_THE_PACKAGE else ""
+    return AttributeError(f"module 'wgemma' has no attribute {name!r}{hint}")
+
+
+class Habitual:
+    """A model, for those who treat it as one of another library: sentences instead of Python's own errors."""
+
+    if not TYPE_CHECKING:
+        __call__ = dead_end(
+            'a model cannot be called: write model.chat([{"role": "user", "content": "…"}]) or model.generate("…").'
+        )
+        __iter__ = __getitem__ = dead_end(
+            "a model is no list: iterate over model.chat(messages) or model.generate(prompt)."
+        )
+        __len__ = dead_end(
+            "a model has no length: model.backend.context is the size of its context, len(model.tokenizer) that of "
+            "its vocabulary."
+        )
+        __reduce_ex__ = dead_end(
+            "a model is on a GPU and cannot be copied or pickled: call wgemma.load() where it is needed. "
+            "model.save(path) writes its chat to a file."
+        )
+
+        def __bool__(self) -> bool:
+            return True
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f": write {_OF_A_MODEL[name]}." if name in _OF_A_MODEL else ""
+            raise AttributeError(f"a model has no attribute {name!r}{hint}", name=name, obj=self)

@@ -16,11 +16,10 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from wgemma.api import Model, Part
+from wgemma.api import Model, Part, Usage
 from wgemma.engine.adapting import ALL
 from wgemma.engine.opening import bytes_to_read, table_choices
 from wgemma.engine.options import CHUNK, Options
-from wgemma.engine.replying import Usage
 from wgemma.errors import (
     AdapterError,
     BadLogits,

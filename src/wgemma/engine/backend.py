@@ -40,6 +40,8 @@ class Backend(Protocol):
     @property
     def context(self) -> int: ...
     @property
+    def vocab(self) -> int: ...
+    @property
     def reused(self) -> int: ...
     @property
     def adapters(self) -> Adapters: ...
@@ -108,6 +110,10 @@ class GpuBackend:
         return self.engine.context
 
     @property
+    def vocab(self) -> int:
+        return self.engine.config.vocab_size
+
+    @property
     def reused(self) -> int:
         return self.sequence.reused
 
@@ -140,13 +146,20 @@ class GpuBackend:
     async def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]:
-        async def collect() -> list[bytes]:
+        given = 0  # parts; after a loss it starts over, and repeats none
+        for attempt in range(REBUILDS + 1):
             self.sequence.use(adapter)
-            async with aclosing(logits(self.runner, self.sequence, ids, chunks)) as pieces:
-                return [part async for part in pieces]
-
-        for part in await self._in_spite_of_loss(collect):
-            yield part
+            at = 0
+            try:
+                async with aclosing(logits(self.runner, self.sequence, ids, chunks)) as parts:
+                    async for part in parts:
+                        at += 1
+                        if at > given:
+                            given = at
+                            yield part
+                return
+            except DeviceLost as loss:
+                await self._recover(loss, attempt)
 
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Buffer]]]:
         return await self._in_spite_of_loss(lambda: self.senses.place(contents))
@@ -165,14 +178,20 @@ class GpuBackend:
         return await self._in_spite_of_loss(lambda: self.senses.samples(source))
 
     async def _in_spite_of_loss(self, work: Callable[[], Awaitable[T]]) -> T:
-        for _ in range(REBUILDS):
+        for attempt in range(REBUILDS):
             try:
                 return await work()
-            except DeviceLost:
-                if self._stopped:
-                    raise SessionError("this model was closed in the middle of a call.") from None
-                await self.rebuild()
+            except DeviceLost as loss:
+                await self._recover(loss, attempt)
         return await work()
+
+    async def _recover(self, loss: DeviceLost, attempt: int) -> None:
+        """Replaces the lost device, or gives up after REBUILDS of them."""
+        if self._stopped:
+            raise SessionError("this model was closed in the middle of a call.") from None
+        if attempt == REBUILDS:
+            raise loss
+        await self.rebuild()
 
     async def rebuild(self) -> None:
         """Replaces the lost device with a new one and loads the model again; the sequence starts empty."""

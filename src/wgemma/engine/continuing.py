@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.replying import Ending, FinishReason, Usage
+from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage, scored, spelled
 from wgemma.engine.request import Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.tokenizer import Tokenizer
@@ -17,11 +17,14 @@ class Piece:
 
     id: int
     text: str
-    logprobs: list[tuple[int, float]] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # its own, if asked for
 
 
 async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> AsyncGenerator[Piece | Ending, None]:
     """The text after the request's ids, token by token, and how it ended."""
+    if request.max_tokens == 0:
+        yield await scored(backend, tokenizer, request)
+        return
     stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
     reason: FinishReason = "length"
     generated = 0
@@ -34,7 +37,7 @@ async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> As
             generated += 1
             if held:
                 yield held
-            piece = Piece(token.id, stops.feed(decoder.push(token.id)), token.logprobs)
+            piece = Piece(token.id, stops.feed(decoder.push(token.id)), spelled(tokenizer, token.logprobs))
             held = piece if decoder.pending or stops.pending else None
             if held is None:
                 yield piece

@@ -24,7 +24,7 @@ from wgemma.files.sounds import Sound
 from wgemma.model.passes import PAD, SOFT
 from wgemma.reference.audio import AudioReference
 from wgemma.reference.decoder import Reference
-from wgemma.reference.sampling import distribution
+from wgemma.reference.sampling import distribution, ranked
 from wgemma.reference.vision import VisionReference
 from wgemma.sync import breathe
 from wgemma.text.parts import Content
@@ -84,6 +84,10 @@ class ReferenceBackend:
         self._model.scales = setting.by_name()
 
     @property
+    def vocab(self) -> int:
+        return self._model.config.vocab_size
+
+    @property
     def runner(self) -> Runner:
         raise DeviceError(
             "training and measuring need a GPU, but the model runs on NumPy. `wgemma doctor` lists your GPUs."
@@ -113,7 +117,8 @@ class ReferenceBackend:
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
             token = self._choose(logits, past, sampling, dice)
-            yield Token(token, _alternatives(logits, token, sampling.logprobs))
+            count = sampling.logprobs
+            yield Token(token, [] if count is None else ranked(logits, token, count))
             past.append(token)
             fresh = [token]
             await breathe()
@@ -181,12 +186,3 @@ class ReferenceBackend:
 
     def close(self) -> None:
         self.reset()
-
-
-def _alternatives(logits: Floats, token: int, count: int | None) -> list[tuple[int, float]]:
-    if count is None:
-        return []
-    shifted = logits.astype(np.float64) - logits.max()
-    logs = shifted - np.log(np.exp(shifted).sum())
-    best = np.argsort(-logs, kind="stable")[:count]
-    return [(token, float(logs[token])), *((int(i), float(logs[i])) for i in best)]

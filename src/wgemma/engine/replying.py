@@ -5,35 +5,16 @@ remembers the reply's ids.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from wgemma.engine.backend import Backend
+from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage, scored, spelled
 from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.request import Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens."""
-
-    prompt: int
-    reused: int
-    generated: int
-
-
-FinishReason: TypeAlias = Literal["stop", "length", "tool", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a reply ended. Streams tell their answer by it; readers never see it."""
-
-    finish_reason: FinishReason
-    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +26,7 @@ class Part:
     tool_call: ToolCall | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    logprobs: list[list[tuple[int, float]]] = field(default_factory=list)  # one list per token
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens that ended up here
 
 
 class Reply:
@@ -67,6 +48,12 @@ class Reply:
         self.content: list[str] = []
 
     async def parts(self) -> AsyncGenerator[Part | Ending, None]:
+        """The reply, part by part; its ending comes before the last part, which says the same."""
+        if self.request.max_tokens == 0:
+            ending = await scored(self.backend, self.tokenizer, self.request)
+            yield ending
+            yield _last(ending)
+            return
         ids, limit = list(self.request.ids), self.request.max_tokens
         request = replace(self.request, marks=marks(self.tokenizer, ids))
         reason, reused = "", 0
@@ -97,9 +84,9 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        usage = Usage(len(ids), reused, len(self.generated))
-        yield Ending(ended, usage)
-        yield Part("content", finish_reason=ended, usage=usage)
+        ending = Ending(ended, Usage(len(ids), reused, len(self.generated)))
+        yield ending
+        yield _last(ending)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
@@ -120,7 +107,7 @@ class Reply:
         found = self._parts(self.stops.feed(self.decoder.push(token.id)))
         if token.logprobs:
             last = found.pop() if found else Part("thinking" if self.in_thought else "content")
-            found.append(replace(last, logprobs=[token.logprobs]))
+            found.append(replace(last, logprobs=spelled(self.tokenizer, token.logprobs)))
         return found
 
     def _parts(self, text: str) -> list[Part]:
@@ -164,3 +151,7 @@ class Reply:
         text = "".join(self.content)
         if tokenizer.decode(ids) == text:
             self.replies.remember(text, ids)
+
+
+def _last(ending: Ending) -> Part:
+    return Part("content", finish_reason=ending.finish_reason, usage=ending.usage)

@@ -46,7 +46,8 @@ OPTIONAL = ("seed", "logprobs")
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings, Gemma 4's by default. Temperature 0 is greedy; `logprobs` is the number of alternatives."""
+    """Sampling settings, Gemma 4's by default. Temperature 0 is greedy; `logprobs` is the number of alternatives whose
+    log-probabilities come with each token's own (True: none)."""
 
     temperature: float = 1.0
     top_k: int = 64  # 0: no limit
@@ -61,6 +62,8 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.logprobs, bool):
+            object.__setattr__(self, "logprobs", 0 if self.logprobs else None)
         for name, (least, most) in NUMBERS.items():
             object.__setattr__(self, name, number(name, getattr(self, name), least, most))
         for name, bounds in WHOLE.items():

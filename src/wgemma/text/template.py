@@ -20,7 +20,7 @@ from wgemma.text.arguments import ToolCall
 from wgemma.text.declaration import write_declaration
 from wgemma.text.segments import Segment, Writer, write_entries, write_value
 
-__all__ = ["Segment", "lesson", "opens_in_thought", "render", "segments"]
+__all__ = ["Segment", "awaits_tools", "lesson", "opens_in_thought", "render", "segments"]
 
 _ROLES = {
     "system": "system",
@@ -77,7 +77,13 @@ def render(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> str:
-    """The prompt as one string, for reading and comparing. To tokenise it, use `segments`."""
+    """The prompt as one string, for reading and comparing; to compute it, pass the messages to `Model.chat`.
+
+    Options:
+        tools, think: as in `Model.chat`.
+        size: "small" for E2B and E4B, "large" for 12B, 26B and 31B.
+        open_reply: ends with the beginning of the reply, or with a last assistant message left open to be continued.
+    """
     pieces = segments(messages, tools=tools, think=think, size=size, open_reply=open_reply)
     return "".join(piece.text for piece in pieces)
 
@@ -90,15 +96,20 @@ def segments(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> list[Segment]:
-    """The prompt as segments; earlier replies are `own`. `size` is "small" for E2B and E4B, "large" for 12B, 26B and
-    31B."""
+    """The prompt as segments; earlier replies are `own`. With `open_reply`, a last assistant message without tool calls
+    begins the reply."""
     entries = _entries(_sequence(messages, "messages"))
     out, turns = _begin(entries, tools, think=think, size=size)
     last_user = _last_user(turns)
+    continued = turns[-1] if open_reply and turns and turns[-1].role == "model" and not turns[-1].calls else None
     for i, entry in enumerate(turns):
         before, after = _neighbours(turns, i)
-        _write_turn(out, entry, before, after, recent=entry.index > last_user, own=entry.role == "model")
-    if open_reply:
+        hushed = entry is continued and size == "large" and not think and not _thought(entry)
+        own, stays_open = entry.role == "model", entry is continued
+        _write_turn(
+            out, entry, before, after, recent=entry.index > last_user, own=own, hushed=hushed, stays_open=stays_open
+        )
+    if open_reply and not continued:
         _open_reply(out, turns[-1] if turns else None, think=think, size=size)
     return out.segments()
 
@@ -152,6 +163,11 @@ def _neighbours(turns: list[_Entry], i: int) -> tuple[str | None, str | None]:
 def opens_in_thought(pieces: Sequence[Segment]) -> bool:
     """Whether the prompt ends inside an open thought, so the reply starts as thinking."""
     return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith(_OPEN_THOUGHT)
+
+
+def awaits_tools(pieces: Sequence[Segment]) -> bool:
+    """Whether the prompt ends in calls without results, so that the model would make these up."""
+    return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith("<|tool_response>")
 
 
 def _sequence(value: Any, name: str) -> list[Any]:
@@ -228,9 +244,10 @@ def _write_turn(
     recent: bool,
     own: bool,
     hushed: bool = False,
+    stays_open: bool = False,
 ) -> None:
     """Writes one message with its calls and results. `recent`: no user message follows, so its thinking is kept;
-    `hushed`: the model's turn opens with an empty thought."""
+    `hushed`: the model's turn opens with an empty thought; `stays_open`: its turn does not end."""
     out.where = f"messages[{entry.index}]"
     if not (entry.role == "model" and before == "model"):
         out.mark(f"<|turn>{entry.role}\n")
@@ -249,7 +266,7 @@ def _write_turn(
     spoke = _write_content(out, entry)
     if entry.calls and not entry.results:
         out.mark("<|tool_response>")
-    elif not (entry.role == "model" and after == "model") and (spoke or after or not entry.results):
+    elif not (stays_open or (entry.role == "model" and after == "model")) and (spoke or after or not entry.results):
         out.mark("<turn|>")
         out.own = False
         out.mark("\n")
