@@ -4,41 +4,31 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from wgemma.answers import Answer, AsyncAnswer
-from wgemma.checks import all_checked, called, shown, texts, whole, whole_numbers, yes_or_no
+from wgemma.checks import all_checked, called, shown, texts, whole, yes_or_no
 from wgemma.engine.adapting import ALL, Choice, checked_scale
-from wgemma.engine.backend import Backend
 from wgemma.engine.continuing import Piece, pieces
 from wgemma.engine.endings import Ending, TokenLogprob, Usage
-from wgemma.engine.prefix import Replies
 from wgemma.engine.replying import Part, Reply
 from wgemma.engine.request import Cancel, Request
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
-from wgemma.engine.senses import BUDGET
-from wgemma.engine.turns import Turns
-from wgemma.errors import SessionError, SettingsError, TemplateError
+from wgemma.errors import SettingsError, TemplateError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
-from wgemma.files.gguf import Gguf
-from wgemma.files.locate import ModelFiles
-from wgemma.files.paths import user_path
-from wgemma.files.sounds import ARRAY_RATE as RATE
-from wgemma.files.sounds import Sound, cuts
-from wgemma.habits import Habitual, refuse_unknown_options
-from wgemma.model.config import Config, find_tensors
+from wgemma.habits import refuse_unknown_options
+from wgemma.loaded import prompt_style
+from wgemma.media import Perceiving
+from wgemma.model.config import find_tensors
+from wgemma.numbers import Computing, ids_of
 from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, SamplingOptions, TrainingOptions
 from wgemma.sync import run
-from wgemma.text.parts import Content, content_of
+from wgemma.text.parts import content_of
 from wgemma.text.reply import ReplyParser
 from wgemma.text.template import awaits_tools, opens_in_thought, segments
-from wgemma.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
@@ -46,29 +36,12 @@ __all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "TokenLogprob", "U
 
 _SAMPLING = SamplingOptions.__optional_keys__
 
-# The tokens around the rows of an image or audio clip.
-ENCLOSING = {"image": ("<|image>", "<image|>"), "audio": ("<|audio>", "<audio|>")}
-
-
 T = TypeVar("T")
 
 
 @all_checked
-class Model(Habitual):
+class Model(Perceiving, Computing):
     """A loaded model and its current chat. Close it, or use it in a `with` block."""
-
-    def __init__(
-        self, files: ModelFiles, opened: Sequence[Gguf], config: Config, backend: Backend, tokenizer: Tokenizer
-    ) -> None:
-        self.name = files.name
-        self.tokenizer = tokenizer
-        self.prompt_style: Literal["small", "large"] = prompt_style(files, opened[0])
-        self.backend = backend
-        self._files = files
-        self._opened = opened
-        self._config = config
-        self._turns = Turns(self.name, backend.stop, self._free)
-        self._replies = Replies()
 
     # -- chat
 
@@ -172,103 +145,9 @@ class Model(Habitual):
     ) -> AsyncGenerator[Piece | Ending, None]:
         self._turns.check()
         tokenizer = self.tokenizer
-        ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
+        ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else ids_of(prompt)
         request = self._request("generate", max_tokens, stop, sampling)
         return self._streamed(lambda: pieces(self.backend, tokenizer, self._ready(request, ids, adapter)))
-
-    # -- images and audio
-
-    @property
-    def sees(self) -> bool:
-        """Whether prompts may contain images."""
-        return self.backend.towers.sees
-
-    @property
-    def hears(self) -> bool:
-        """Whether prompts may contain audio."""
-        return self.backend.towers.hears
-
-    def encode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
-        """An image's embeddings as the decoder gets them: [tokens, width], at most `budget` (70, 140, 280, 560 or 1120)
-        tokens."""
-        return run(self.aencode_image(source, budget))
-
-    async def aencode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
-        """`encode_image`, for code that runs in an event loop."""
-        return await self._encoded(Content("image", source, budget))
-
-    def encode_audio(self, source: Any) -> "NDArray[np.float32]":
-        """A clip's embeddings as the decoder gets them: [tokens, width], the pieces of a long clip concatenated."""
-        return run(self.aencode_audio(source))
-
-    async def aencode_audio(self, source: Any) -> "NDArray[np.float32]":
-        """`encode_audio`, for code that runs in an event loop."""
-        return await self._encoded(Content("audio", source))
-
-    def cut_audio(self, source: Any) -> list[Sound]:
-        """Splits audio into pieces the model can take at once, at most 30 seconds each, cutting where it is quiet."""
-        return run(self.acut_audio(source))
-
-    async def acut_audio(self, source: Any) -> list[Sound]:
-        """`cut_audio`, for code that runs in an event loop."""
-        self._turns.check()
-        async with self._turns.take():
-            samples = await self.backend.samples(source)
-        return [Sound(RATE, 1, samples[start:end]) for start, end in cuts(samples)]
-
-    async def _encoded(self, content: Content) -> "NDArray[np.float32]":
-        import numpy as np
-
-        self._turns.check()
-        async with self._turns.take():
-            rows = await self.backend.encode(content)
-        return np.frombuffer(rows, np.float32).reshape(-1, self.backend.towers.width)
-
-    def media_ids(self, part: Mapping[str, Any]) -> list[int]:
-        """The ids that stand for an image or audio clip in a prompt of ids: one per row, between the enclosing tokens.
-
-        `part` is a message part. The ids are valid for this model only, and only while it is loaded.
-        """
-        return run(self.amedia_ids(part))
-
-    async def amedia_ids(self, part: Mapping[str, Any]) -> list[int]:
-        """`media_ids`, for code that runs in an event loop."""
-        content = content_of(part)
-        self._turns.check()
-        async with self._turns.take():
-            return (await self._place([content]))[0]
-
-    async def _place(self, contents: Sequence[Content]) -> list[list[int]]:
-        """The ids that stand for each image and audio clip."""
-        placed = []
-        for content, media in zip(contents, await self.backend.place(contents), strict=True):
-            begin, end = (self.tokenizer.id(text) for text in ENCLOSING[content.kind])
-            placed.append([i for medium in media for i in (begin, *medium.numbers, end)])
-        return placed
-
-    def release_towers(self) -> None:
-        """Frees the vision and audio towers' memory; the next image or audio clip loads them again."""
-        run(self._in_turn(self.backend.release_towers))
-
-    # -- numbers
-
-    def logits(self, ids: Sequence[int], *, chunks: Sequence[int] = (), adapter: Choice = ALL) -> "NDArray[np.float32]":
-        """Soft-capped logits at every position of `ids`: [len(ids), vocab]. `chunks` sets the sizes of the passes."""
-        import numpy as np
-
-        rows = _ids(ids)
-        return np.frombuffer(run(self.logit_bytes(rows, chunks, adapter)), np.float32).reshape(len(rows), -1)
-
-    async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Choice = ALL) -> bytes:
-        """`logits` as raw bytes, for code that runs in an event loop or without NumPy."""
-        self._turns.check()
-        ids, sizes = _ids(ids), whole_numbers(chunks)
-        if sizes is None:
-            raise SettingsError(f"chunks is {shown(chunks)}; it must be a list of pass sizes.")
-        sizes = [whole("a size in chunks", size, 1) for size in sizes]
-        async with self._turns.take():
-            setting = self.backend.adapters.choose(adapter)
-            return b"".join([part async for part in self.backend.logits(ids, sizes, setting)])
 
     # -- adapters
 
@@ -394,61 +273,6 @@ class Model(Habitual):
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
         return whole("max_tokens", max_tokens, 0)
-
-    # -- life
-
-    def reset(self) -> None:
-        """Forgets the chat, so the next call recomputes everything. Raises `SessionError` during a reply."""
-        run(self._in_turn(self.backend.reset))
-
-    def save(self, path: str | Path) -> None:
-        """Saves this chat to a file: its tokens and their KV cache."""
-        file = user_path(path, SessionError)
-        run(self._in_turn(lambda: run(self.backend.save(file))))
-
-    def restore(self, path: str | Path) -> None:
-        """Restores a chat saved from the same model; any other file raises an error and changes nothing."""
-        file = user_path(path, SessionError)
-        run(self._in_turn(lambda: run(self.backend.restore(file))))
-
-    async def _in_turn(self, work: Callable[[], None]) -> None:
-        self._turns.check()
-        async with self._turns.take():
-            work()
-
-    def close(self) -> None:
-        """Frees all memory. Other threads' calls end with `SessionError`; this waits for what the GPU is computing. In
-        a forked child it does nothing."""
-        self._turns.close()
-
-    def _free(self) -> None:
-        self.backend.close()
-        for gguf in self._opened:
-            gguf.close()
-
-    def __enter__(self) -> "Model":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<wgemma.Model {self.name} on {self.backend.name}>"
-
-
-def prompt_style(files: ModelFiles, gguf: Gguf) -> Literal["small", "large"]:
-    """The prompt format: as the store says, otherwise "small" for models with per-layer embeddings."""
-    if files.prompt_style is not None:
-        return "large" if files.prompt_style == "large" else "small"
-    return "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large"
-
-
-def _ids(given: Any) -> list[int]:
-    """Token ids from any series of whole numbers; what they may be depends on the model."""
-    ids = whole_numbers(given)
-    if ids is None:
-        raise SettingsError(f"the prompt is {shown(given)}; it must be text or a list of token ids.")
-    return ids
 
 
 def _check_cancel(cancel: Any) -> None:
