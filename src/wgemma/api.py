@@ -41,19 +41,34 @@ T = TypeVar("T")
 
 @all_checked
 class Model(Perceiving, Computing):
-    """A loaded model and its current chat. Close it, or use it in a `with` block."""
+    """A loaded model and its current chat. Close it, or use it in a `with` block.
+
+    `name` is what it was loaded as; `tokenizer` turns text into token ids and back.
+    """
 
     # -- chat
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> Answer[Part]:
         """Streams the reply to `messages`, part by part; leaving the loop early cancels it. `.text` is all of it.
 
-        Content may be a list of parts: {"type": "text", "text": …}, {"type": "image", "image": …, "budget": 280} and
-        {"type": "audio", "audio": …}. An image is a path, the bytes of a file, a Pillow image or a NumPy array.
+        A message is a dict such as `{"role": "user", "content": "Hello"}`; the roles are system, user, assistant and
+        tool. Content may be a list of parts: `{"type": "text", "text": …}`, `{"type": "audio", "audio": …}` and
+        `{"type": "image", "image": …, "budget": 280}`. An image is a path, the bytes of a file, a Pillow image or a
+        NumPy array. If the last message is the assistant's, the reply continues it; its trailing white space is
+        dropped, and there is no new thinking.
 
-        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: setting it ends the reply, and the
-        last part says so), adapter (the name of a loaded one, a dict of scales by name, or None for the base model;
-        by default all are active), and the fields of `Sampling`.
+        Options:
+            tools: the functions the model may call, described as in OpenAI's API.
+            think: whether the model thinks before it answers.
+            thinking_budget: the most tokens of a thought.
+            max_tokens: the most tokens of the reply; by default as many as the context holds. 0 computes the prompt
+                and generates nothing; with `logprobs`, the answer then has `prompt_logprobs`.
+            stop: a string, or several, that end the reply. It does not contain them.
+            cancel: an Event; setting it ends the reply, and the last part says so.
+            adapter: the name of a loaded adapter, a dict of scales by name, or None for the base model; by default
+                all adapters are active.
+            temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+                logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
         return Answer(self._chat(messages, **options))
 
@@ -126,7 +141,10 @@ class Model(Perceiving, Computing):
     def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Answer[Piece]:
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
-        Options: max_tokens, stop, adapter (as in `chat`), and the fields of `Sampling`.
+        Options:
+            max_tokens, stop, adapter: as in `chat`.
+            temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+                logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
         return Answer(self._generate(prompt, **options))
 
@@ -157,23 +175,23 @@ class Model(Perceiving, Computing):
         return self.backend.adapters.scales
 
     def load_adapter(self, path: str | Path | AdapterFile, name: str | None = None, scale: float = 1.0) -> str:
-        """Loads a LoRA adapter from a PEFT folder or a .gguf file; returns its name, which selects it with `adapter=`.
-        It is active from the next call on and replaces an adapter of the same name. If it does not fit the model,
-        `AdapterError` is raised and nothing changes."""
+        """Loads a LoRA adapter from a `path` (a PEFT folder or a .gguf file); returns its `name`, which selects it with
+        `adapter=` and is the file's own by default. It is active from the next call on, at `scale`, and replaces an
+        adapter of the same name. If it does not fit the model, `AdapterError` is raised and nothing changes."""
         return run(self.aload_adapter(path, name, scale))
 
-    async def aload_adapter(self, target: Any, name: str | None = None, scale: float = 1.0) -> str:
-        """`load_adapter`, for code that runs in an event loop; in a web page `target` may be a `Source`."""
+    async def aload_adapter(self, path: Any, name: str | None = None, scale: float = 1.0) -> str:
+        """`load_adapter`, for code that runs in an event loop; in a web page `path` may be a `Source`."""
         self._turns.check()
         scale = checked_scale(scale)
-        file = await fitting_adapter(find_tensors(self._config, self._opened[0].tensors), target, name)
+        file = await fitting_adapter(find_tensors(self._config, self._opened[0].tensors), path, name)
         name = name or file.name
         async with self._turns.take():
             await self.backend.adapt(self.backend.adapters.having(file, name, scale))
         return name
 
     def unload_adapter(self, name: str) -> None:
-        """Unloads an adapter and frees its memory."""
+        """Unloads the adapter of this `name` and frees its memory."""
         run(self.aunload_adapter(name))
 
     async def aunload_adapter(self, name: str) -> None:
@@ -189,9 +207,14 @@ class Model(Perceiving, Computing):
         result holds the losses, and `adapter` for `load_adapter`. Training always starts from the base model; loaded
         adapters are ignored.
 
-        Options: out, resume (continue from the last checkpoint in `out`), skip_bad (skip bad lines), progress (called
-        after each step), cancel (an Event: setting it writes a checkpoint and ends training), and the
-        fields of `TrainingSettings`: rank, alpha, targets, rate, epochs, steps, batch, seq, …
+        Options:
+            out: the folder for the adapter, its model card, the losses and the last checkpoints.
+            resume: continue from the last checkpoint in `out`.
+            skip_bad: skip bad lines instead of raising `DataError`.
+            progress: called with a `Progress` after each step.
+            cancel: an Event; setting it writes a checkpoint and ends training.
+            rank, alpha, targets, rslora, dropout, lr, schedule, warmup, epochs, steps, batch, seq, packing, seed,
+                weight_decay, clip, betas, eps, validation, save_every, checkpointing: see `TrainingSettings`.
         """
         return run(self.afinetune(data, **options))
 

@@ -40,12 +40,12 @@ class Loaded(Habitual):
         run(self._in_turn(self.backend.reset))
 
     def save(self, path: str | Path) -> None:
-        """Saves this chat to a file: its tokens and their KV cache."""
+        """Saves this chat to the file `path`: its tokens and their KV cache."""
         file = user_path(path, SessionError)
         run(self._in_turn(lambda: run(self.backend.save(file))))
 
     def restore(self, path: str | Path) -> None:
-        """Restores a chat saved from the same model; any other file raises an error and changes nothing."""
+        """Restores a chat saved to `path` from the same model; any other file raises an error and changes nothing."""
         file = user_path(path, SessionError)
         run(self._in_turn(lambda: run(self.backend.restore(file))))
 

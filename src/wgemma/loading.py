@@ -46,14 +46,20 @@ class Loading:
 
 @checked
 def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
-    """Loads a model from an Ollama name, a .gguf path or an http(s) URL; by default the one that comes with wgemma.
+    """Loads the model `target`: an Ollama name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
 
-    Options: device (None: the best GPU adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact"; or "fast": products of a few rows take 8-bit inputs, those around attention 16-bit, if
-    the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32), ple ("auto",
-    "gpu", "host"), memory (the most GPU memory to use, in bytes), projector (the file with the vision and audio
-    towers, if the model file lacks them), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict by name),
-    announce (called with the memory plan before loading), progress (called with the byte count of every piece).
+    Options:
+        device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
+        context: the most tokens of prompt and reply together; by default as many as the model allows.
+        kv: the type of the KV cache, "f16" (the default) or "f32".
+        precision: "exact" (the default), or "fast": products of a few rows take 8-bit inputs, those around attention
+            16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.
+        ple: where the per-layer table of E2B and E4B lies, "gpu" or "host"; by default "auto", where it fits.
+        memory: the most GPU memory to use, in bytes.
+        projector: the file with the vision and audio towers, if the model file lacks them.
+        adapter: a PEFT folder or .gguf adapter, a list of them, or a dict by name.
+        announce: called with the memory `Plan` before anything is loaded.
+        progress: called with the byte count of every piece.
     """
     return run(aload(target, **options))
 

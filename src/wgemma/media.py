@@ -34,8 +34,8 @@ class Perceiving(Loaded):
         return self.backend.towers.hears
 
     def encode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
-        """An image's embeddings as the decoder gets them: [tokens, width], at most `budget` (70, 140, 280, 560 or 1120)
-        tokens."""
+        """The embeddings of an image (`source`: as in a message) as the decoder gets them: [tokens, width], at most
+        `budget` (70, 140, 280, 560 or 1120) tokens."""
         return run(self.aencode_image(source, budget))
 
     async def aencode_image(self, source: Any, budget: int = BUDGET) -> "NDArray[np.float32]":
@@ -43,7 +43,8 @@ class Perceiving(Loaded):
         return await self._encoded(Content("image", source, budget))
 
     def encode_audio(self, source: Any) -> "NDArray[np.float32]":
-        """A clip's embeddings as the decoder gets them: [tokens, width], the pieces of a long clip concatenated."""
+        """The embeddings of a sound (`source`: as in a message) as the decoder gets them: [tokens, width], the pieces
+        of a long one concatenated."""
         return run(self.aencode_audio(source))
 
     async def aencode_audio(self, source: Any) -> "NDArray[np.float32]":
@@ -51,7 +52,8 @@ class Perceiving(Loaded):
         return await self._encoded(Content("audio", source))
 
     def cut_audio(self, source: Any) -> list[Sound]:
-        """Splits audio into pieces the model can take at once, at most 30 seconds each, cutting where it is quiet."""
+        """Splits a sound (`source`: as in a message) into pieces the model can take at once, at most 30 seconds each,
+        cutting where it is quiet."""
         return run(self.acut_audio(source))
 
     async def acut_audio(self, source: Any) -> list[Sound]:

@@ -19,14 +19,19 @@ class Computing(Loaded):
     """A loaded model that gives out its numbers."""
 
     def logits(self, ids: Sequence[int], *, chunks: Sequence[int] = (), adapter: Choice = ALL) -> "NDArray[np.float32]":
-        """Soft-capped logits at every position of `ids`: [len(ids), vocab]. `chunks` sets the sizes of the passes."""
+        """Soft-capped logits at every position of `ids`: [len(ids), vocab].
+
+        Options:
+            chunks: the sizes of the passes, for tests.
+            adapter: as in `chat`.
+        """
         import numpy as np
 
         rows = ids_of(ids)
         return np.frombuffer(run(self.logit_bytes(rows, chunks, adapter)), np.float32).reshape(len(rows), -1)
 
     async def logit_bytes(self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Choice = ALL) -> bytes:
-        """`logits` as raw bytes, for code that runs in an event loop or without NumPy."""
+        """`logits`, for code that runs in an event loop or without NumPy: raw bytes."""
         self._turns.check()
         ids, sizes = ids_of(ids), whole_numbers(chunks)
         if sizes is None:
