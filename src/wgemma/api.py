@@ -162,10 +162,9 @@ class Model(Perceiving, Computing):
         **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Piece | Ending, None]:
         self._turns.check()
-        tokenizer = self.tokenizer
-        ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else ids_of(prompt)
+        ids = self._with_bos(prompt) if isinstance(prompt, str) else ids_of(prompt)
         request = self._request("generate", max_tokens, stop, sampling)
-        return self._streamed(lambda: pieces(self.backend, tokenizer, self._ready(request, ids, adapter)))
+        return self._streamed(lambda: pieces(self.backend, self.tokenizer, self._ready(request, ids, adapter)))
 
     # -- adapters
 

@@ -126,6 +126,8 @@ _OF_A_MODEL = {
     "invoke": "model.chat(messages)",
     "prompt": "model.chat(messages)",
     "stream": "model.chat(messages)",
+    "create_embedding": "model.embed(texts)",
+    "embeddings": "model.embed(texts)",
     "apply_chat_template": "wgemma.render(messages)",
     "tokenize": "model.tokenizer.encode(text)",
     "encode": "model.tokenizer.encode(text)",
@@ -138,6 +140,7 @@ _OF_A_MODEL = {
 _OF_THE_PACKAGE = {
     **dict.fromkeys(("chat", "Client", "AsyncClient"), 'wgemma.load("gemma4:e2b").chat(messages)'),
     **dict.fromkeys(("generate", "pipeline"), 'wgemma.load("gemma4:e2b").generate(prompt)'),
+    "embed": 'wgemma.load("gemma4:e2b").embed(texts)',
     **dict.fromkeys(("Llama", "get_model", "AutoModelForCausalLM"), 'wgemma.load("gemma4:e2b")'),
     "list": "`wgemma list` on the command line",
     "pull": "`ollama pull gemma4:e2b` on the command line",

@@ -15,7 +15,7 @@ from wgemma.engine.opening import open_engine
 from wgemma.engine.request import Request
 from wgemma.engine.runner import Runner
 from wgemma.engine.saved import restore, save
-from wgemma.engine.scoring import logits
+from wgemma.engine.scoring import hidden, logits
 from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.towers import GpuTowers, Towers
@@ -58,6 +58,10 @@ class Backend(Protocol):
     def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]: ...
+    def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        """The last hidden state after the final norm, as f32 [rows, width]; leaves the sequence alone."""
+        ...
+
     async def place(self, contents: Sequence[Content]) -> Sequence[Sequence[Medium[Any]]]:
         """The soft rows that stand for the images and sounds of a prompt."""
         ...
@@ -143,15 +147,31 @@ class GpuBackend:
                 log.warning("%s; starting it again and replaying %d tokens", loss, len(rest.ids))
                 await self.rebuild()
 
-    async def logits(
+    def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]:
-        given = 0  # parts; after a loss it starts over, and repeats none
-        for attempt in range(REBUILDS + 1):
+        def begin() -> AsyncGenerator[bytes, None]:
             self.sequence.use(adapter)
+            return logits(self.runner, self.sequence, ids, chunks)
+
+        return self._replayed(begin)
+
+    async def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        beside = TokenSequence(adapter=adapter)
+        try:
+            async with aclosing(self._replayed(lambda: hidden(self.runner, beside, ids))) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            beside.reset()  # else it would be parked
+
+    async def _replayed(self, begin: Callable[[], AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
+        """What `begin` yields. After a loss it starts over; what was given is not given again."""
+        given = 0
+        for attempt in range(REBUILDS + 1):
             at = 0
             try:
-                async with aclosing(logits(self.runner, self.sequence, ids, chunks)) as parts:
+                async with aclosing(begin()) as parts:
                     async for part in parts:
                         at += 1
                         if at > given:

@@ -158,6 +158,14 @@ class ReferenceBackend:
         embeddings, spans = await self._soft(ids)
         yield self._model.logits(list(ids), embeddings=embeddings, spans=spans).astype(np.float32).tobytes()
 
+    async def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        self._use(adapter)
+        check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
+        embeddings, spans = await self._soft(ids)
+        kept: dict[str, Floats] = {}
+        self._model.logits(list(ids), embeddings=embeddings, spans=spans, keep=kept)
+        yield kept["output"].astype(np.float32).tobytes()
+
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Floats]]]:
         return await self.senses.place(contents)
 
