@@ -111,8 +111,8 @@ def test_a_complete_answer_is_not_cancelled_by_closing_it(model: wgemma.Model) -
 
 def test_an_answer_shows_itself_without_being_read(model: wgemma.Model) -> None:
     answer = model.chat(HELLO, **GREEDY)
-    assert repr(answer) == "<wgemma.Answer: 0 parts read, ended: not yet>"
-    assert answer.text and "ended: 'length'" in repr(answer)
+    assert repr(answer) == "<wgemma.Answer: 0 parts read, finish_reason None>"
+    assert answer.text and "finish_reason length" in repr(answer)
 
 
 def test_an_async_answer_is_awaited_or_iterated_over(model: wgemma.Model) -> None:

@@ -1,5 +1,6 @@
 """Special ways to ask: an answer already begun, no answer at all, and the probabilities of tokens."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,14 @@ def test_no_tokens_at_all_scores_the_prompt(model: wgemma.Model) -> None:
     for i, token in enumerate(answer.prompt_logprobs):
         assert abs(token.logprob - exact[i, token.id]) < 1e-6
         assert [other.id for other in token.alternatives] == list(np.argsort(-exact[i], kind="stable")[:2])
+
+
+def test_scoring_can_be_cancelled(model: wgemma.Model) -> None:
+    stop = threading.Event()
+    stop.set()
+    for asked in (None, True):
+        answer = model.chat(HELLO, max_tokens=0, logprobs=asked, cancel=stop)
+        assert answer.finish_reason == "cancelled" and answer.prompt_logprobs == []
 
 
 def test_the_reference_scores_alike(model: wgemma.Model, slow: wgemma.Model) -> None:

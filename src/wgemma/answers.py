@@ -65,7 +65,7 @@ class _Whole(Generic[T]):
     def finish_reason(self) -> FinishReason | None:
         """Why it ended: "stop", "length", "tool" or "cancelled"; None if an error ended it."""
         self._read()
-        return self._ending.finish_reason if self._ending else "cancelled" if self._closed else None
+        return self._reason
 
     @property
     def usage(self) -> Usage | None:
@@ -91,8 +91,12 @@ class _Whole(Generic[T]):
         return self.text
 
     def __repr__(self) -> str:
-        ended = repr(self._ending.finish_reason) if self._ending else "not yet"
-        return f"<wgemma.{type(self).__name__}: {len(self._arrived)} parts read, ended: {ended}>"
+        return f"<wgemma.{type(self).__name__}: {len(self._arrived)} parts read, finish_reason {self._reason}>"
+
+    @property
+    def _reason(self) -> FinishReason | None:
+        """Why it ended, if it has."""
+        return self._ending.finish_reason if self._ending else "cancelled" if self._closed else None
 
     if not TYPE_CHECKING:
         __getitem__ = dead_end(_AS_A_DICT)

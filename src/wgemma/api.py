@@ -117,7 +117,6 @@ class Model(Perceiving, Computing):
 
     async def _streamed(self, begin: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
         """A reply in its turn: nothing else is computed until it ends, and between its parts nothing at all."""
-        self._turns.check()
         async with self._turns.take(), aclosing(begin()) as items:
             async for item in items:
                 with self._turns.paused():

@@ -1,6 +1,7 @@
 """What a reply tells beside its text: why it ended, what it took, and the log-probabilities of its tokens."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -59,9 +60,12 @@ async def scored(backend: Backend, tokenizer: Tokenizer, request: Request) -> En
         return Ending(reason, Usage(len(ids), backend.reused, 0))
     found: list[TokenLogprob] = []
     following = iter(ids[1:])
-    async for part in backend.logits(ids, (), request.adapter):
-        for pairs in _logprobs(part, backend.vocab, following, count):
-            found += spelled(tokenizer, pairs)
+    async with aclosing(backend.logits(ids, (), request.adapter)) as parts:
+        async for part in parts:
+            if request.cancelled():
+                return Ending("cancelled", Usage(len(ids), 0, 0))
+            for pairs in _logprobs(part, backend.vocab, following, count):
+                found += spelled(tokenizer, pairs)
     return Ending("length", Usage(len(ids), 0, 0), found)
 
 
