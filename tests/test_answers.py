@@ -111,7 +111,7 @@ def test_a_complete_answer_is_not_cancelled_by_closing_it(model: wgemma.Model) -
 
 def test_an_answer_shows_itself_without_being_read(model: wgemma.Model) -> None:
     answer = model.chat(HELLO, **GREEDY)
-    assert repr(answer) == "<wgemma.Answer: 0 parts read, finish_reason None>"
+    assert repr(answer) == "<wgemma.Answer, 0 parts: not complete yet; .text is all of it>"
     assert answer.text and "finish_reason length" in repr(answer)
 
 

@@ -91,7 +91,8 @@ class _Whole(Generic[T]):
         return self.text
 
     def __repr__(self) -> str:
-        return f"<wgemma.{type(self).__name__}: {len(self._arrived)} parts read, finish_reason {self._reason}>"
+        state = f"finish_reason {self._reason}" if self._reason else "not complete yet; .text is all of it"
+        return f"<wgemma.{type(self).__name__}, {len(self._arrived)} parts: {state}>"
 
     @property
     def _reason(self) -> FinishReason | None:

@@ -7,53 +7,36 @@ from wgemma.checks import refuse_unknown
 from wgemma.errors import SettingsError
 from wgemma.options import CALLS
 
-# Options of Ollama, llama-cpp-python, transformers, PEFT and OpenAI: what they are called here.
-RENAMED: dict[str, tuple[str, ...]] = {
-    "num_predict": ("max_tokens",),
-    "n_predict": ("max_tokens",),
-    "max_new_tokens": ("max_tokens",),
-    "max_completion_tokens": ("max_tokens",),
-    "max_length": ("max_tokens", "seq"),
-    "num_ctx": ("context",),
-    "n_ctx": ("context",),
-    "repetition_penalty": ("repeat_penalty",),
-    "stop_sequences": ("stop",),
-    "stop_strings": ("stop",),
-    "top_logprobs": ("logprobs",),
-    "thinking": ("think",),
-    "enable_thinking": ("think",),
-    "reasoning_effort": ("think",),
-    "lora_path": ("adapter",),
-    "lora_adapter": ("adapter",),
-    "mmproj": ("projector",),
-    "clip_model_path": ("projector",),
-    "type_k": ("kv",),
-    "type_v": ("kv",),
-    "kv_cache_type": ("kv",),
-    "torch_dtype": ("precision",),
-    "dtype": ("precision",),
-    "learning_rate": ("lr",),
-    "rate": ("lr",),
-    "r": ("rank",),
-    "lora_r": ("rank",),
-    "lora_alpha": ("alpha",),
-    "lora_dropout": ("dropout",),
-    "target_modules": ("targets",),
-    "use_rslora": ("rslora",),
-    "num_train_epochs": ("epochs",),
-    "max_steps": ("steps",),
-    "per_device_train_batch_size": ("batch",),
-    "batch_size": ("batch",),
-    "max_seq_length": ("seq",),
-    "lr_scheduler_type": ("schedule",),
-    "warmup_ratio": ("warmup",),
-    "warmup_steps": ("warmup",),
-    "max_grad_norm": ("clip",),
-    "adam_epsilon": ("eps",),
-    "save_steps": ("save_every",),
-    "gradient_checkpointing": ("checkpointing",),
-    "resume_from_checkpoint": ("resume",),
-    "output_dir": ("out",),
+# Our options, and what Ollama, llama-cpp-python, transformers, PEFT or OpenAI call them.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "max_tokens": ("num_predict", "n_predict", "max_new_tokens", "max_completion_tokens", "max_length"),
+    "stop": ("stop_sequences", "stop_strings"),
+    "think": ("thinking", "enable_thinking", "reasoning_effort"),
+    "repeat_penalty": ("repetition_penalty",),
+    "logprobs": ("top_logprobs",),
+    "context": ("num_ctx", "n_ctx"),
+    "adapter": ("lora_path", "lora_adapter"),
+    "projector": ("mmproj", "clip_model_path"),
+    "kv": ("type_k", "type_v", "kv_cache_type"),
+    "precision": ("dtype", "torch_dtype"),
+    "out": ("output_dir",),
+    "resume": ("resume_from_checkpoint",),
+    "rank": ("r", "lora_r"),
+    "alpha": ("lora_alpha",),
+    "dropout": ("lora_dropout",),
+    "targets": ("target_modules",),
+    "rslora": ("use_rslora",),
+    "lr": ("learning_rate", "rate"),
+    "schedule": ("lr_scheduler_type",),
+    "warmup": ("warmup_ratio", "warmup_steps"),
+    "epochs": ("num_train_epochs",),
+    "steps": ("max_steps",),
+    "batch": ("batch_size", "per_device_train_batch_size"),
+    "seq": ("max_seq_length", "max_length"),
+    "clip": ("max_grad_norm",),
+    "eps": ("adam_epsilon",),
+    "save_every": ("save_steps",),
+    "checkpointing": ("gradient_checkpointing",),
 }
 
 _FIRST = 'the model is the first argument of load(), as in load("gemma4:e2b"). Leave {name} out.'
@@ -91,14 +74,16 @@ def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
     """Raises for the first option that this call does not have; the message says what to write instead."""
     known = CALLS[call]
     for name in sorted(set(given) - known):
-        ours = next((own for own in RENAMED.get(name, ()) if own in known), next(iter(RENAMED.get(name, ())), name))
-        owners = [f"{other}()" for other, names in CALLS.items() if ours in names]
-        if ours in known:
-            raise SettingsError(f"{name} is {ours} here.")
+        ours = [own for own, others in ELSEWHERE.items() if name in others]
+        here = [own for own in ours if own in known]
+        if here:
+            raise SettingsError(f"{name} is {here[0]} here.")
         if name in NEEDLESS:
             raise SettingsError(NEEDLESS[name].format(name=name))
+        own = ours[0] if ours else name
+        owners = [f"{other}()" for other, names in CALLS.items() if own in names]
         if owners:
-            what = f"{name} is an option" if ours == name else f"{name} is {ours} here, an option"
+            what = f"{name} is {own} here, an option" if ours else f"{name} is an option"
             raise SettingsError(f"{what} of {' and '.join(owners)}, not of {call}().")
     refuse_unknown(given, known)
 
