@@ -42,6 +42,7 @@ WHOLE: dict[str, tuple[int, int]] = {
     "logprobs": (0, MAX_ALTERNATIVES),
 }
 OPTIONAL = ("seed", "logprobs")
+RANDOM = -1  # as a seed, as in Ollama and llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     repeat_last_n: int = 64  # −1: everything, 0: nothing
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # added to the logits, by token id
-    seed: int | None = None  # None: random
+    seed: int | None = None  # None or −1: random
     logprobs: int | None = None  # each token's own, and as many alternatives; True: its own alone
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class Sampling:
         for name, bounds in WHOLE.items():
             if getattr(self, name) is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, whole(name, getattr(self, name), *bounds))
+        if self.seed == RANDOM:
+            object.__setattr__(self, "seed", None)
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
     @property
