@@ -395,6 +395,7 @@ def test_refused_arguments_are_named(model: wgemma.Model, blob: Path) -> None:
         ("Did you mean max_tokens?", lambda: list(model.generate("x", max_token=5))),
         ("Did you mean epochs?", lambda: model.finetune("x", out="y", epoch=5)),
         ("Did you mean chunks?", lambda: model.logits([2], chunk=[5])),
+        ("think is 'much'; it must be True", lambda: list(model.chat(HELLO, think="much"))),
         ("thinking_budget is 'x'", lambda: list(model.chat(HELLO, thinking_budget="x"))),
         ("messages must be a list such as", lambda: list(model.chat("Hello"))),
         ("the prompt is None", lambda: list(model.generate(None))),  # type: ignore[arg-type]

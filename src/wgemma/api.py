@@ -15,6 +15,7 @@ from wgemma.engine.replying import Part, Reply
 from wgemma.engine.request import Cancel, Request
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
+from wgemma.engine.thinking import Level, thinking
 from wgemma.errors import SettingsError, TemplateError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
 from wgemma.habits import refuse_unknown_options
@@ -59,7 +60,8 @@ class Model(Perceiving, Computing):
 
         Options:
             tools: the functions the model may call, described as in OpenAI's API.
-            think: whether the model thinks before it answers.
+            think: whether the model thinks before it answers: True, or "low", "medium" or "high", which limit a thought
+                to 512, 2048 or 8192 tokens.
             thinking_budget: the most tokens of a thought.
             max_tokens: the most tokens of the reply; by default as many as the context holds. 0 computes the prompt
                 and generates nothing; with `logprobs`, the answer then has `prompt_logprobs`.
@@ -81,7 +83,7 @@ class Model(Perceiving, Computing):
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        think: bool = False,
+        think: bool | Level = False,
         max_tokens: int | None = None,
         thinking_budget: int | None = None,
         stop: str | Sequence[str] | None = None,
@@ -92,18 +94,16 @@ class Model(Perceiving, Computing):
         """Checks the call at once; the reply begins with the first step of the result."""
         self._turns.check()
         request = self._request("chat", max_tokens, stop, sampling)
-        yes_or_no("think", think)
+        thinks, thinking_budget = thinking(think, thinking_budget)
         _check_cancel(cancel)
-        if thinking_budget is not None:
-            thinking_budget = whole("thinking_budget", thinking_budget, 0)
         if isinstance(messages, list | tuple) and not messages:
             raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
-        prompt = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
+        prompt = segments(self._with_system(messages), tools=tools, think=thinks, size=self.prompt_style)
         if awaits_tools(prompt):
             raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
         media = [content_of(piece.media) for piece in prompt if piece.media is not None]
         in_thought = opens_in_thought(prompt)
-        parser = ReplyParser(think=think, in_thought=in_thought, tools=tools)
+        parser = ReplyParser(think=thinks, in_thought=in_thought, tools=tools)
         request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget, cancel=cancel)
 
         async def parts() -> AsyncGenerator[Part | Ending, None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from wgemma.engine.adapting import Choice
 from wgemma.engine.opening import Plan
 from wgemma.engine.request import Cancel
+from wgemma.engine.thinking import Level
 from wgemma.gpu.device import Device
 from wgemma.model.matmul import Precision
 
@@ -57,7 +58,7 @@ class ChatOptions(GenerateOptions, total=False):
     """The options of `Model.chat`."""
 
     tools: Sequence[Mapping[str, Any]] | None
-    think: bool
+    think: bool | Level
     thinking_budget: int | None
     cancel: Cancel | None
 

@@ -137,6 +137,29 @@ def test_control_characters_of_the_model_do_not_reach_the_terminal() -> None:
     assert "\\x14" in shown
 
 
+@pytest.mark.parametrize(
+    ("options", "think"),
+    [
+        ([], False),
+        (["--think"], True),
+        (["--think=false"], False),
+        (["--think", "low"], "low"),
+        (["--thinking-budget", "9"], True),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_thinking_is_asked_for_by_level(options: list[str], think: bool | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def chat(self: Any, messages: list[Any], **how: Any) -> Iterator[Part]:
+        seen.append((messages[-1]["content"], how["think"]))
+        yield Part("content", finish_reason="stop", usage=Usage(1, 0, 1))
+
+    monkeypatch.setattr("wgemma.api.Model.chat", chat)
+    assert run_here(["run", "-m", TINY, "--device", "reference", *options, "Why?"]) == 0
+    assert seen == [("Why?", think)]
+
+
 def test_a_stop_text_ends_the_answer() -> None:
     whole = json.loads(wgemma(TINY, "hello", "--json", *SHORT).stdout)["text"]
     cut = json.loads(wgemma(TINY, "hello", "--json", *SHORT, "--stop", whole[3:5]).stdout)
@@ -198,7 +221,7 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
         (["gemma4:legacy", "hi", "--adapter", __file__, "--device", "reference"], "test_run.py"),
         ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
         ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
-        ([TINY, "hi", "--seed", "-1"], "seed is -1"),
+        ([TINY, "hi", "--seed", str(1 << 64)], "seed is 1844"),
         ([TINY, "x" * 99999, "--context", "64", "--device", "reference"], "the context holds 64"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -372,6 +395,8 @@ def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
     assert "architecture    gemma4" in chat.say("/show info")
     assert "<|turn>user" in chat.say("/show template")
     assert "think first" in chat.say("/set think")
+    assert "think first" in chat.say("/set think low")
+    assert "it must be one of false, true, low, medium, high" in chat.say("/set think much")
     assert "(cut off after 3 tokens" in chat.say("hello")
 
 

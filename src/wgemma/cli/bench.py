@@ -1,4 +1,4 @@
-"""`wgemma bench MODEL`: measures how fast a model runs here, and what share of the memory bandwidth it uses.
+"""`wgemma bench [MODEL]`: measures how fast a model runs here, and what share of the memory bandwidth it uses.
 
 A decoded token reads every weight once and all keys and values it attends to, so bytes per token × tokens per second is
 compared with what this adapter streams when it does nothing else. All figures are medians after a warm-up.
@@ -20,6 +20,7 @@ from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import Bar, as_json, human_bytes, progress, table
+from wgemma.cli.words import MODEL
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.generation import generate
 from wgemma.engine.opening import Plan
@@ -46,7 +47,7 @@ STREAM_SECONDS = 0.5
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("bench", help="measure how fast a model runs here")
-    verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help=MODEL)
     verb.add_argument(
         "--prompt", type=whole_numbers(1), default=[512, 2048], metavar="N,N", help="prefill prompts of N tokens"
     )

@@ -17,7 +17,6 @@ from wgemma.api import prompt_style
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.output import clean, human_bytes, human_count
-from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
 from wgemma.files.gguf import Gguf
@@ -77,7 +76,6 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )
     load.add_argument("--device", metavar="NAME", help="use this GPU adapter")
-    allow_options_anywhere(verb)
     verb.set_defaults(do=finetune)
 
 

@@ -189,7 +189,7 @@ class Repl:
             self.conversation.system = value or None
             self._remark("System prompt set." if value else "Back to the model's own system prompt.")
         elif topic in ("think", "nothink"):
-            settings.think = topic == "think"
+            settings.put_think((value or "true") if topic == "think" else "false")
             self._remark("The model will think first." if settings.think else "The model will answer at once.")
         elif topic in ("verbose", "quiet"):
             settings.verbose = topic == "verbose"

@@ -5,13 +5,14 @@ import sys
 from typing import Any
 
 from wgemma.cli.chat_answer import Answer, answer
-from wgemma.cli.chat_conversation import PARAMETERS, ChatSettings, Conversation
+from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conversation
 from wgemma.cli.chat_media import Content, attach, message
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import Repl, write
-from wgemma.embedded import NAME
+from wgemma.cli.words import add_model_option, model_and_words
+from wgemma.engine.thinking import LEVELS
 from wgemma.errors import SettingsError
 from wgemma.files.locate import locate
 from wgemma.model.vision_config import BUDGETS
@@ -20,14 +21,12 @@ from wgemma.model.vision_config import BUDGETS
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("run", help="chat with a model")
     verb.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)",
+        "words",
+        metavar="PROMPT",
+        nargs="*",
+        help="answer this prompt and exit; without it, start a chat. The first word may name the model instead of -m",
     )
-    verb.add_argument(
-        "prompt", metavar="PROMPT", nargs="*", help="answer this prompt and exit; without it, start a chat"
-    )
+    add_model_option(verb)
     add_media(verb.add_argument_group("images and sound"))
     verb.add_argument("--system", metavar="TEXT", help="replace the model's own system prompt")
     verb.add_argument("--verbose", action="store_true", help="print token counts and timings after each answer")
@@ -35,7 +34,6 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_thinking(verb.add_argument_group("thinking"))
     _add_sampling(verb.add_argument_group("sampling"))
     _add_loading(verb.add_argument_group("loading"))
-    allow_options_anywhere(verb)
     verb.set_defaults(do=run)
 
 
@@ -48,7 +46,15 @@ def add_media(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_thinking(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--think", action="store_true", help="let the model think before it answers")
+    limits = ", ".join(f"{level} {tokens}" for level, tokens in LEVELS.items())
+    group.add_argument(
+        "--think",
+        metavar="LEVEL",
+        nargs="?",
+        const="true",
+        choices=THINK,
+        help=f"let the model think before it answers: true, false, or a level that limits the tokens ({limits})",
+    )
     group.add_argument("--thinking-budget", metavar="N", type=int, help="think for at most N tokens")
     group.add_argument("--hide-thinking", action="store_true", help="do not show the thinking")
 
@@ -91,29 +97,12 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
-    """Makes `run MODEL --think PROMPT` work: argparse accepts options between positionals only in intermixed mode."""
-    plain = verb.parse_known_args
-
-    def parse(*arguments: Any) -> Any:
-        verb.parse_known_args = plain  # type: ignore[method-assign]
-        try:
-            return verb.parse_known_intermixed_args(*arguments)
-        finally:
-            verb.parse_known_args = mixed  # type: ignore[method-assign]
-
-    mixed: Any = parse
-    verb.parse_known_args = mixed  # type: ignore[method-assign]
-
-
 def run(options: argparse.Namespace) -> int:
     settings = _settings(options)  # reports a bad setting before anything is loaded
-    if options.model is not None and _is_a_question(options.model):
-        options.model, options.prompt = None, [options.model, *options.prompt]
-    target = options.model if options.model is not None else _without_a_name(options)
+    target, words = model_and_words(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
-    prompt = _prompt(options)
+    prompt = _prompt(words, json=options.json)
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
@@ -131,21 +120,9 @@ def run(options: argparse.Namespace) -> int:
         opened.close()
 
 
-def _is_a_question(model: str) -> bool:
-    """Whether this is a prompt: text with spaces that is not a path cannot be a model's name."""
-    return " " in model.strip() and not model.endswith(".gguf") and not any(sign in model for sign in "/\\")
-
-
-def _without_a_name(options: argparse.Namespace) -> str:
-    """The model of a bare `wgemma run`: the embedded one."""
-    if not options.json:
-        print(f"Using {NAME}, the tiny demonstration model that comes with wgemma.", file=sys.stderr)
-    return NAME
-
-
 def _settings(options: argparse.Namespace) -> ChatSettings:
     settings = ChatSettings(
-        think=options.think or options.thinking_budget is not None,
+        think=THINK[options.think] if options.think else options.thinking_budget is not None,
         hide_thinking=options.hide_thinking,
         verbose=options.verbose,
     )
@@ -155,18 +132,18 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
     return settings
 
 
-def _prompt(options: argparse.Namespace) -> str | None:
+def _prompt(words: list[str], *, json: bool) -> str | None:
     """The prompt from the command line, then the one piped in, or both. None: start a chat."""
     if _is_terminal(sys.stdin):
-        if options.prompt:
-            return _text(" ".join(options.prompt))
-        if options.json:
-            raise SettingsError('--json answers a single prompt; pass one: `wgemma run MODEL "Hello" --json`.')
+        if words:
+            return _text(" ".join(words))
+        if json:
+            raise SettingsError('--json answers a single prompt; pass one: `wgemma run "Hello" --json`.')
         if _is_terminal(sys.stdout):
             return None
         print("Type the prompt and end it with Ctrl-D.", file=sys.stderr)
     piped = sys.stdin.buffer.read().decode(errors="replace").rstrip("\n") if sys.stdin is not None else ""
-    return "\n\n".join(text for text in (_text(" ".join(options.prompt)), piped) if text)
+    return "\n\n".join(text for text in (_text(" ".join(words)), piped) if text)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -35,7 +35,7 @@ class SpokenPiece:
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("transcribe", help="transcribe a recording")
     verb.add_argument("file", metavar="FILE", help="a WAV, MP3, FLAC or Ogg file")
-    verb.add_argument("--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
+    verb.add_argument("-m", "--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
     verb.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
     verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
     verb.add_argument("--json", action="store_true", help="print JSON")

@@ -157,10 +157,20 @@ class Store:
                 continue
         return listed
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a model of that name is installed, in whatever state."""
+        try:
+            return S_ISREG(mode(self._manifest(Name.parse(name))))
+        except StoreError:
+            return False
+
+    def _manifest(self, name: Name) -> Path:
+        return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
+
     def model(self, name: str | Name) -> "StoredModel":
         """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
         parsed = Name.parse(name) if isinstance(name, str) else name
-        path = self.root / "manifests" / parsed.host / parsed.namespace / parsed.model / parsed.tag
+        path = self._manifest(parsed)
         if not S_ISREG(mode(path)):
             raise StoreError(self._unknown(parsed), "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
