@@ -20,6 +20,7 @@ from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
 
 MODEL = "an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)"
+DEFAULT = f"{NAME}, the tiny demonstration model that comes with wgemma"
 PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 LONGEST = 60  # characters of a word to repeat
 NEAR = 0.75  # how similar a word must be to a model's name to be taken for a misspelt one
@@ -39,7 +40,7 @@ def model_and_words(options: argparse.Namespace) -> tuple[str, list[str]]:
         _check_model(words, options.verb)
         return words[0], words[1:]
     if not options.json:
-        print(f"Using {NAME}, the tiny demonstration model that comes with wgemma.", file=sys.stderr)
+        print(f"Using {DEFAULT}.", file=sys.stderr)
     return NAME, words
 
 

@@ -7,6 +7,7 @@ other, so this folder has no file there.
 from pathlib import Path
 
 NAME = "wgemma-tiny"
+TITLE = "wgemma tiny"  # `general.name` in the file
 _FILE = Path(__file__).parent / "wgemma-tiny.gguf"
 
 
