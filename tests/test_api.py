@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ from PIL import Image
 import wgemma
 from gguf_writer import write_gguf
 from range_server import good, serve
+from wgemma import sync
+from wgemma.engine.options import Options
 from wgemma.engine.request import Request
+from wgemma.files.locate import locate
 from wgemma.gpu.native import NativeDevice
+from wgemma.loading import Loading, open_files
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PICTURE = np.random.default_rng(1).integers(0, 256, (60, 90, 3), dtype=np.uint8)
@@ -57,6 +62,17 @@ def test_a_name_from_the_store_brings_its_settings(
         assert np.abs(loaded.logits([2, 30, 31]) - loaded.logits([2, 30, 31], adapter=None)).max() > 0
     with pytest.raises(wgemma.StoreError, match="Did you mean gemma4:tiny"):
         wgemma.load("gemma4:tini", device=gpu)
+
+
+@pytest.mark.parametrize(
+    ("num_ctx", "asked", "context"), [(64, None, 64), (64, 128, 128), (1 << 40, None, 2048), (-1, None, 2048)]
+)
+def test_a_stored_models_num_ctx_caps_the_context_unless_the_caller_names_one(
+    blob: Path, num_ctx: int, asked: int | None, context: int
+) -> None:
+    files = replace(locate(blob), params={"num_ctx": num_ctx})
+    with sync.run(open_files(files, Loading(Options(context=asked), "reference"))) as model:
+        assert model.backend.context == context
 
 
 def test_the_reference_device_says_the_same(blob: Path, model: wgemma.Model) -> None:

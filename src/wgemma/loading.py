@@ -133,6 +133,7 @@ async def assemble(files: ModelFiles, opened: Sequence[Gguf], loading: Loading) 
     with ExitStack() as unless_loaded:
         try:
             config = Config.from_gguf(opened[0])
+            loading = replace(loading, options=_within_own_context(files, config, loading.options))
             fitting = await _adapters(opened[0], config, loading)  # before loading, so a misfit fails early
             backend = await _backend(files.name, opened, config, loading, vocabulary)
             unless_loaded.callback(backend.close)
@@ -145,6 +146,14 @@ async def assemble(files: ModelFiles, opened: Sequence[Gguf], loading: Loading) 
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
         return model
+
+
+def _within_own_context(files: ModelFiles, config: Config, options: Options) -> Options:
+    """The options; a caller who names no context gets the model's own `num_ctx`, as far as it can go."""
+    own = files.params.get("num_ctx", 0)
+    return (
+        options if options.context is not None or own < 1 else replace(options, context=min(own, config.context_length))
+    )
 
 
 async def _adapters(gguf: Gguf, config: Config, loading: Loading) -> Adapters:
