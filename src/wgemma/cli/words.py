@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wgemma.cli.chat_media import SUFFIXES
 from wgemma.embedded import NAME
-from wgemma.errors import Error, SettingsError, SourceError, StoreError
+from wgemma.errors import SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
 from wgemma.files.ollama import Name, Store
 from wgemma.files.paths import mode, user_path
@@ -48,7 +48,7 @@ def _check_model(words: Sequence[str], verb: str) -> None:
     """Raises if the first word is no model; unless it is an installed one, the message says how to send it as text."""
     try:
         locate(words[0])
-    except Error as error:
+    except (SourceError, StoreError) as error:
         if words[0] in Store.find():
             raise
         text = words[0] if len(words[0]) <= LONGEST else f"{words[0][:LONGEST]}…"
