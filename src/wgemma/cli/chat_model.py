@@ -25,7 +25,7 @@ from wgemma.files.adapters import OpenAdapter, open_adapter
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.paths import mode, user_path
-from wgemma.files.sources import HttpSource, is_url
+from wgemma.files.sources import HttpSource, NoRanges, is_url
 from wgemma.gpu.device import Device
 from wgemma.loading import Loading, open_device, open_files
 from wgemma.sync import run
@@ -183,9 +183,14 @@ def fetch(url: str, *, quiet: bool = False) -> Path:
 
         def advance(amount: int) -> None:
             if not bars:
-                bars.append(
-                    stack.enter_context(progress("downloading", HttpSource(quote(url, safe=string.punctuation)).size))
-                )
+                bars.append(stack.enter_context(progress("downloading", _size(url))))
             bars[0](amount)
 
         return download(url, progress=(lambda amount: None) if quiet else advance)
+
+
+def _size(url: str) -> int | None:
+    try:
+        return HttpSource(quote(url, safe=string.punctuation)).size
+    except NoRanges as server:
+        return server.size

@@ -72,8 +72,9 @@ class Bar(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Bar]:
-    """A bar on a terminal, a line per 10 % elsewhere; on standard error, to keep standard output clean."""
+def progress(label: str, total: int | None) -> Iterator[Bar]:
+    """A bar on a terminal, a line per 10 % elsewhere (none if the total is not known); on standard error, to keep
+    standard output clean."""
     if sys.stderr.isatty():
         with _rich_progress(label, total) as bar:
             yield bar
@@ -82,7 +83,7 @@ def progress(label: str, total: int) -> Iterator[Bar]:
 
 
 @contextmanager
-def _rich_progress(label: str, total: int) -> Iterator[Bar]:
+def _rich_progress(label: str, total: int | None) -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -93,12 +94,12 @@ def _rich_progress(label: str, total: int) -> Iterator[Bar]:
 
 
 class _PlainProgress:
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int | None) -> None:
         self.label, self.total, self.done, self.tenth = label, total, 0, 0
 
     def __call__(self, amount: int) -> None:
         self.done += amount
-        tenth = 10 * self.done // max(self.total, 1)
+        tenth = 0 if self.total is None else 10 * self.done // max(self.total, 1)
         if tenth > self.tenth:
             self.tenth = tenth
             print(f"{self.label}: {tenth * 10} %", file=sys.stderr)
