@@ -167,6 +167,25 @@ def test_pictures_that_cannot_be_used_are_sentences(model: wgemma.Model, tmp_pat
     assert list(model.chat(HELLO, max_tokens=1))
 
 
+@pytest.mark.parametrize("path", ["nope.png", "nope.wav", "./no/such.png", "nope", "~/nope.png", "/nope/" + "x" * 300])
+def test_a_missing_picture_or_sound_is_named(model: wgemma.Model, path: str) -> None:
+    text = {"type": "text", "text": "What?"}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "What?", "images": [path]}]
+    for kind in ("image", "audio"):
+        parts = ({kind: path}, {kind: Path(path)}, {"path": path}, {kind: {"path": path}})
+        messages += [{"role": "user", "content": [{"type": kind, **part}, text]} for part in parts]
+    for message in messages:
+        with pytest.raises(wgemma.MediaError) as caught:
+            list(model.chat([message]))
+        assert path[-30:].removeprefix("./").removeprefix("~/") in str(caught.value), message
+
+
+def test_text_that_is_no_base64_is_shown(model: wgemma.Model) -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "nope.wav", "format": "wav"}}
+    with pytest.raises(wgemma.MediaError, match=r"nope\.wav"):
+        list(model.chat([{"role": "user", "content": [part]}]))
+
+
 def test_a_long_sound_is_cut_into_pieces_that_are_heard_in_order(model: wgemma.Model) -> None:
     long = np.random.default_rng(2).uniform(-0.5, 0.5, 16_000 * 40).astype(np.float32)
     pieces = model.cut_audio(long)

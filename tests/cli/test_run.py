@@ -110,6 +110,21 @@ def test_pictures_and_sounds_come_before_the_prompt(asked: list[Any], cat: Path,
     assert [part["type"] for part in asked[-1][0]["content"]] == ["image"]
 
 
+def test_a_picture_named_in_the_prompt_is_attached(
+    asked: list[Any], cat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here(["run", TINY, f"What is in '{cat}' here?", *SHORT], b"see /nowhere/else.png") == 0
+    image, text = asked[-1][0]["content"]
+    assert image["image"] == cat.read_bytes()
+    assert text["text"] == "What is in here?\n\nsee /nowhere/else.png"  # a pipe is only text
+    assert f"Attached: {cat}." in capsys.readouterr().err
+    cat = cat.rename(cat.with_name("cat.png"))
+    assert run_here(["run", str(cat), "--device", "reference"]) == 0
+    assert [part["type"] for part in asked[-1][0]["content"]] == ["image"]
+    assert run_here(["run", "What is in ./nope.png?"]) == 1
+    assert "wgemma: ./nope.png: no such file." in capsys.readouterr().err
+
+
 def test_a_picture_is_seen(cat: Path) -> None:
     without = json.loads(wgemma(TINY, "hello", "--json", *SHORT).stdout)
     seen = wgemma(TINY, "hello", "--image", str(cat), "--budget", "70", "--json", *SHORT)

@@ -13,6 +13,7 @@ from wgemma.errors import MediaError
 from wgemma.files.images import check_picture, contents, image_format
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import check_sound, sound_format
+from wgemma.files.sources import is_url
 from wgemma.text.parts import file_of
 
 Content: TypeAlias = str | list[dict[str, Any]]  # of a message
@@ -40,7 +41,8 @@ def attach(path: str | Path, kind: str | None = None, budget: int | None = None)
 
 
 def find(line: str) -> tuple[str, list[Path]]:
-    """Splits a line into its text and the paths of the images and sounds in it."""
+    """Splits a line into its text and the paths of the images and sounds in it; one that is not there raises
+    `MediaError`."""
     found: list[Path] = []
 
     def look(word: re.Match[str]) -> str:
@@ -55,18 +57,24 @@ def find(line: str) -> tuple[str, list[Path]]:
 
 
 def _path(word: re.Match[str]) -> Path | None:
-    """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text."""
+    """The image or sound a word names. A path needs a slash or, if it exists, quotation marks; any other word is just
+    text."""
     quoted, bare = word[1] or word[2], word[3]
     text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
-    if not quoted and not any(slash in text for slash in "/\\"):
+    slashed = any(slash in text for slash in "/\\")
+    if is_url(text) or not (quoted or slashed):
         return None
     for candidate in (text, text.rstrip("?.,;:!)")):  # "what is in /tmp/cat.png?"
         try:
             path = file_of(candidate) or Path(candidate).expanduser()
-            if path.suffix.lower() in SUFFIXES and path.is_file():
+            if path.suffix.lower() not in SUFFIXES:
+                continue
+            if path.is_file():
                 return path
         except (OSError, RuntimeError, ValueError):
             return None
+        if slashed:
+            raise MediaError(f"{candidate}: no such file. To mention a file without sending it, leave out the slashes.")
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conversation
-from wgemma.cli.chat_media import Content, attach, message
+from wgemma.cli.chat_media import Content, attach, find, message
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
 from wgemma.cli.output import as_json
@@ -102,7 +102,11 @@ def run(options: argparse.Namespace) -> int:
     target, words = model_and_words(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
-    prompt = _prompt(words, json=options.json)
+    text, paths = find(" ".join(words))
+    media += [attach(path, None, options.budget) for path in paths]
+    if paths and not options.json:
+        print(f"Attached: {', '.join(str(path) for path in paths)}.", file=sys.stderr)
+    prompt = _prompt(_text(text) if words else None, json=options.json)
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
@@ -132,18 +136,18 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
     return settings
 
 
-def _prompt(words: list[str], *, json: bool) -> str | None:
+def _prompt(text: str | None, *, json: bool) -> str | None:
     """The prompt from the command line, then the one piped in, or both. None: start a chat."""
     if _is_terminal(sys.stdin):
-        if words:
-            return _text(" ".join(words))
+        if text is not None:
+            return text
         if json:
             raise SettingsError('--json answers a single prompt; pass one: `wgemma run "Hello" --json`.')
         if _is_terminal(sys.stdout):
             return None
         print("Type the prompt and end it with Ctrl-D.", file=sys.stderr)
     piped = sys.stdin.buffer.read().decode(errors="replace").rstrip("\n") if sys.stdin is not None else ""
-    return "\n\n".join(text for text in (_text(" ".join(words)), piped) if text)
+    return "\n\n".join(part for part in (text, piped) if part)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -179,8 +179,8 @@ def from_base64(text: str, kind: str) -> bytes:
     text = "".join(text.split()).translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
     try:
         data = b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:  # ValueError: non-ASCII characters
-        raise MediaError(f"the text given for a {kind} is neither a path nor valid base64 ({error}).") from None
+    except (binascii.Error, ValueError):  # ValueError: non-ASCII characters
+        raise MediaError(f"the text given for a {kind} is neither a path nor valid base64: {_shown(text)}.") from None
     if not data:
         raise MediaError(f"the base64 text of a {kind} is empty.")
     return data
@@ -206,7 +206,9 @@ def _file(name: str, recognise: Callable[[bytes | memoryview], str | None]) -> b
         if source.size > MAX_FILE:
             raise MediaError(f"{name} has {source.size >> 20} MiB; the limit is {MAX_FILE >> 20}.")
         return run(source.read(0, source.size))
-    except (SourceError, OSError, RuntimeError, ValueError) as error:
+    except OSError as error:
+        raise MediaError(f"{_shown(name)} cannot be read: {error.strerror or error}.") from None
+    except (SourceError, RuntimeError, ValueError) as error:
         raise MediaError(str(error)) from None
 
 
