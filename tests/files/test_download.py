@@ -19,7 +19,7 @@ from gguf_writer import write_gguf
 from wgemma.errors import GgufError, SourceError
 from wgemma.files import download as module
 from wgemma.files import web
-from wgemma.files.download import cache_folder, download
+from wgemma.files.download import cache_folder, download, readable
 from wgemma.files.gguf import Gguf
 from wgemma.files.sources import HttpSource
 
@@ -442,8 +442,11 @@ def test_a_header_can_be_read_from_a_server_without_ranges(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole.data = write_gguf({"general.name": "far away"})
-    with Gguf.open(whole.url + "/m.gguf") as gguf:
+    with Gguf.open(readable(whole.url + "/m.gguf")) as gguf:
         assert gguf.metadata == {"general.name": "far away"}
+    whole.ranges = True
+    assert readable(whole.url + "/m.gguf") == whole.url + "/m.gguf"
+    assert readable(tmp_path) == tmp_path
 
 
 # Refused, too

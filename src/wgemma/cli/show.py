@@ -8,6 +8,7 @@ from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
+from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf, StringArray
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.model.audio_config import has_audio
@@ -28,7 +29,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def show(options: argparse.Namespace) -> int:
     files = locate(options.model)
-    with Gguf.open(files.model) as gguf:
+    with Gguf.open(readable(files.model)) as gguf:
         style = prompt_style(files, gguf) if gguf.metadata.get("general.architecture") == "gemma4" else "none"
         if options.json:
             as_json(_record(files, gguf, style, options))

@@ -6,6 +6,7 @@ import sys
 from wgemma.cli.output import as_json, clean
 from wgemma.cli.words import add_model_option, model_and_words
 from wgemma.errors import SettingsError
+from wgemma.files.download import readable
 from wgemma.files.locate import locate
 from wgemma.text.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ def tokenize(options: argparse.Namespace) -> int:
         raise SettingsError("there is no text to tokenise, and no standard input.")
     given = " ".join(words).encode(errors="replace") if words else sys.stdin.buffer.read()
     text = given.decode(errors="replace")
-    tokenizer = Tokenizer.from_gguf(files.model)
+    tokenizer = Tokenizer.from_gguf(readable(files.model))
     ids = tokenizer.encode(text, special=options.special)
     if options.json:
         as_json({"ids": ids, "tokens": [tokenizer.text(token_id) for token_id in ids]})

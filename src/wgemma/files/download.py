@@ -27,7 +27,7 @@ from wgemma.errors import CutOff, GgufError, SourceError
 from wgemma.files.gguf import MAGIC, Gguf
 from wgemma.files.json_text import parse_json
 from wgemma.files.locks import locked
-from wgemma.files.sources import Buffer, HttpSource, NoRanges, content_length
+from wgemma.files.sources import Buffer, HttpSource, NoRanges, content_length, is_url
 from wgemma.files.web import Answer, Pace, request_span, request_whole, without_password
 from wgemma.sync import run
 
@@ -76,6 +76,17 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
     except OSError as error:
         raise SourceError(f"{entry.file} cannot be written: {error.strerror or error}.") from None
     return entry.file
+
+
+def readable(target: str | Path) -> str | Path:
+    """A file whose parts can be read: a path or a URL, which is downloaded if its server sends only whole files."""
+    if isinstance(target, Path) or not is_url(target):
+        return target
+    try:
+        HttpSource(target, timeout=TIMEOUT).close()
+    except NoRanges:
+        return download(target)
+    return target
 
 
 def _locked(lock: Path, address: str) -> AbstractContextManager[None]:

@@ -65,21 +65,11 @@ def open_source(target: Any) -> Source:
     if isinstance(target, bytes | bytearray | memoryview):
         return MemorySource(bytes(target))
     if isinstance(target, str) and is_url(target):
-        return _on_the_web(target)
+        return HttpSource(target)
     if hasattr(target, "first_read"):
         source: Source = target
         return source
     return FileSource(target)
-
-
-def _on_the_web(url: str) -> Source:
-    """A file on a web server; if the server does not give out parts of it, a copy in the cache."""
-    try:
-        return HttpSource(url)
-    except NoRanges:
-        from wgemma.files.download import download
-
-        return FileSource(download(url))
 
 
 def check_span(source: Source, offset: int, length: int) -> None:
