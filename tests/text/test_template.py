@@ -250,7 +250,7 @@ def called(arguments: Any) -> list[Any]:
         (["Hello"], r"messages\[0\] must be an object"),
         ([{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}], r"messages\[1\] has the role 'bot'"),
         ([{"content": "a"}], "no role; use system, user"),
-        ([{"role": "user", "content": 5}], r"messages\[0\] has a content that is a int; write a string"),
+        ([{"role": "user", "content": 5}], r"messages\[0\] has an int as its content; write a string"),
         ([{"role": "user", "content": {"text": "a"}}], "write a string"),
         ([{"role": "user", "content": ["a"]}], "content part of unknown type"),
         ([{"role": "user", "content": [{"type": "smell"}]}], "content part of unknown type"),

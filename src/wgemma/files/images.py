@@ -19,6 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from wgemma.checks import kind_of
 from wgemma.errors import MediaError, SourceError
 from wgemma.files.reading import ViewFile
 from wgemma.files.sources import FileSource, is_url
@@ -145,7 +146,7 @@ def contents(
     if isinstance(source, bytes | bytearray | memoryview):
         return f"the {kind}", source if isinstance(source, bytes) else memoryview(source).cast("B")
     if not isinstance(source, str | os.PathLike):
-        raise MediaError(f"a {type(source).__name__} is not a {kind}. Pass a path, a file's bytes, or an array.")
+        raise MediaError(f"{kind_of(source)} is not a {kind}. Pass a path, a file's bytes, or an array.")
     if not isinstance(source, str):
         path = os.fsdecode(source)
         return path, _file(path, recognise)

@@ -298,7 +298,7 @@ class StoredModel:
         architecture = gguf.metadata.get("general.architecture")
         if architecture != "gemma4":
             gguf.close()
-            reason = f"{self.name} is a {architecture!r:.80} model; wgemma runs gemma4 only."
+            reason = f"the architecture of {self.name} is {architecture!r:.80}; wgemma runs gemma4 only."
             raise StoreError(reason, "unsupported_architecture")
         return gguf
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wgemma.checks import checked, shown
+from wgemma.checks import checked, kind_of, shown
 from wgemma.errors import TemplateError
 from wgemma.text.arguments import ToolCall
 from wgemma.text.declaration import write_declaration
@@ -189,7 +189,7 @@ def _entries(messages: list[Any]) -> list[_Entry]:
             raise TemplateError(f"messages[{index}] has {told}; use system, user, assistant or tool.")
         for key in _KEYS:
             if not isinstance(message.get(key), _TYPES):
-                told = f"a {key} that is a {type(message[key]).__name__}"
+                told = f"{kind_of(message[key])} as its {key}"
                 raise TemplateError(f"messages[{index}] has {told}; use strings, numbers, lists and dicts.")
         entry = _Entry(index, role, message)
         if entry.calls and role != "model":
@@ -425,5 +425,5 @@ def _text(out: Writer, value: Any, key: str = "content") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise out.error(f"has a {key} that is a {type(value).__name__}; write a string")
+        raise out.error(f"has {kind_of(value)} as its {key}; write a string")
     return value
