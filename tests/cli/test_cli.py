@@ -183,6 +183,13 @@ def test_odd_values_of_every_option_are_sentences(
         assert max(map(len, told.split("\n")), default=0) < 1000, arguments
 
 
+@pytest.mark.parametrize("value", ["5", "x", "-70", "1120.0"])
+def test_a_budget_names_its_five_values(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "Hello", f"--budget={value}"])
+    assert f"argument --budget: '{value}' is not a budget; use 70, 140, 280, 560 or 1120" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from wgemma.engine import opening
 from wgemma.engine.opening import Plan
 from wgemma.errors import DeviceError, Error, SessionError, SettingsError
 from wgemma.files.gguf import Gguf
+from wgemma.gpu.native import NativeDevice
 from wgemma.model.config import Config
 from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
@@ -61,8 +63,8 @@ def test_a_prompt_is_answered_on_standard_output() -> None:
     assert done.returncode == 0
     assert done.stdout.strip() and done.stdout.endswith(b"\n")
     told = done.stderr.decode()
-    assert "gemma4:tiny on " in told
-    assert all(fact in told for fact in ("load  ", "prompt  ", "re-used  ", "generated    8 tokens", "first token  "))
+    assert "gemma4:tiny on " in told and "re-used" not in told
+    assert all(fact in told for fact in ("load  ", "prompt  ", "generated    8 tokens", "first token  "))
     assert "Traceback" not in told
 
 
@@ -220,10 +222,11 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ([TINY, "--json"], "The prompt is empty."),
         (["gemma4:tinny", "hi"], "Did you mean gemma4:tiny"),
         (["nowhere.gguf", "hi"], "no such file"),
         (["llama-mini", "hi"], "gemma4 only"),
-        ([TINY, "hi", "--device", "no such thing"], "no adapter is called"),
+        ([TINY, "hi", "--device", "no such thing"], "No adapter is called"),
         ([TINY, "hi", "--image", "nowhere.png"], "nowhere.png: no such file"),
         (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "is not a sound wgemma can read"),
         (
@@ -283,6 +286,25 @@ def test_the_plan_names_every_part_and_their_sum() -> None:
         "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, read row by row), "
         "KV cache 3.0 kB (GPU, once all 77 tokens are in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
     )
+
+
+def test_a_software_adapter_is_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {"CPU": "memory", "DiscreteGPU": "GPU"}
+    for kind, place in kinds.items():
+
+        def opened(name: str | None, kind: str = kind) -> NativeDevice:
+            device = NativeDevice()
+            device.info = replace(device.info, kind=kind)
+            return device
+
+        monkeypatch.setattr("wgemma.cli.chat_model.open_device", opened)
+        assert run_here(["run", TINY, "hello", "--max-tokens", "2"]) == 0
+        told = capsys.readouterr().err
+        assert f"({place})" in told and f"({place}, once all 2048 tokens are in use)" in told
+        assert told.count("the processor does the work") == (kind == "CPU")
+        assert ("install its driver" in told and "GPU)" not in told) == (kind == "CPU")
+    assert run_here(["run", TINY, "hello", "--max-tokens", "2", "--json"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_is_opened_parsed_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,7 +682,11 @@ def test_a_reply_remembers_what_came_and_when() -> None:
     assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
     told = statistics(reply, 1.5)
     assert "load         1.50 s" in told
-    assert "re-used      2 tokens; 3 were computed" in told
+    assert "re-used      2 tokens; 3 computed" in told
+    assert "generated    3 tokens" in told
+    reply.usage = Usage(5, 0, 1)
+    told = statistics(reply)
+    assert "re-used" not in told and "generated    1 token\n" in told
     assert remark(reply, 100) == ""
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from wgemma.cli.output import clean, sentence
 from wgemma.errors import Error
 from wgemma.version import __version__
 
@@ -46,8 +47,6 @@ class _Parser(argparse.ArgumentParser):
 
 def _told(message: str) -> str:
     """An error for a terminal, which may quote anything a user wrote: nothing to obey, and no endless words."""
-    from wgemma.cli.output import clean
-
     return " ".join(word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in clean(message).split(" "))
 
 
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except Error as error:
-        print(f"wgemma: {_told(str(error))}", file=sys.stderr)
+        print(f"wgemma: {_told(sentence(str(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

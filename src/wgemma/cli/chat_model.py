@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
-from wgemma.cli.output import Bar, clean, human_bytes, progress
+from wgemma.cli.output import ON_THE_PROCESSOR, Bar, clean, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan
 from wgemma.engine.options import Options
@@ -73,7 +73,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             settings,
             device or "reference",
             [(adapter, None, scale) for adapter, scale in adapters],
-            announce=lambda planned: teller.announce(f"{_short(files)} on {_adapter(device)}", planned),
+            announce=lambda planned: teller.announce(_short(files), device, planned),
             progress=teller.advance,
         )
         model = run(open_files(files, loading, projector=getattr(options, "projector", None)))
@@ -97,8 +97,13 @@ class _Teller:
             much = "" if scale == 1 else f", {scale:g} times"
             _tell(f"with the adapter {adapter.name}: rank {adapter.rank}{much}", quiet=self._quiet)
 
-    def announce(self, title: str, planned: Plan) -> None:
-        self.begin(describe_plan(title, planned))
+    def announce(self, name: str, device: Device | None, planned: Plan) -> None:
+        assert device is not None
+        software = device.info.kind == "CPU"
+        title = f"{name} on {device.info.name}, {device.info.backend}"
+        self.begin(describe_plan(title, planned, "memory" if software else "GPU"))
+        if software:
+            _tell(ON_THE_PROCESSOR, quiet=self._quiet)
         if not self._quiet and planned.reads >= QUICK:
             self._bar = self._stack.enter_context(progress("loading", planned.reads))
 
@@ -141,20 +146,16 @@ def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
         return None
 
 
-def _adapter(device: Device | None) -> str:
-    assert device is not None
-    return f"{device.info.name}, {device.info.backend}"
-
-
-def describe_plan(title: str, planned: Plan) -> str:
-    """Where memory will go: a small table on a terminal, one line elsewhere."""
-    where = "GPU" if planned.table_on_gpu else "host, read row by row"
+def describe_plan(title: str, planned: Plan, place: str = "GPU") -> str:
+    """Where memory will go: a small table on a terminal, one line elsewhere. `place` is what the device's memory is
+    called."""
+    table = place if planned.table_on_gpu else "host, read row by row"
     rows = [
-        ("weights", planned.weights, "GPU"),
-        *([("per-layer table", planned.table, where)] if planned.table else []),
-        ("KV cache", planned.kv, f"GPU, once all {planned.context} tokens are in use"),
-        ("activations", planned.activations, "GPU"),
-        ("total", planned.gpu, "GPU"),
+        ("weights", planned.weights, place),
+        *([("per-layer table", planned.table, table)] if planned.table else []),
+        ("KV cache", planned.kv, f"{place}, once all {planned.context} tokens are in use"),
+        ("activations", planned.activations, place),
+        ("total", planned.gpu, place),
     ]
     if not sys.stderr.isatty():
         facts = ", ".join(f"{name} {human_bytes(size)} ({place})" for name, size, place in rows)

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.api import prompt_style
+from wgemma.checks import counted
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.output import clean, human_bytes, human_count
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
+from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
@@ -126,7 +128,7 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
     """The prepared data. Needs only the model's header, so mistakes surface before gigabytes are loaded."""
     files = locate(target)
     refuse_adapted(files)
-    with Gguf.open(files.model) as gguf:
+    with Gguf.open(readable(files.model)) as gguf:
         context = Config.from_gguf(gguf).context_length
         tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)
     more = {"context": context, "system": files.system, "resume": options.resume, "skip_bad": options.skip_bad}
@@ -160,7 +162,7 @@ class _Plain:
 
     def data(self, task: Task) -> None:
         data, held = task.data, sum(map(len, task.held))
-        facts = [f"{len(task.examples)} examples"] + ([f"{held} more for validation"] if held else [])
+        facts = [counted(len(task.examples), "example")] + ([f"{held} more for validation"] if held else [])
         facts.append(f"{human_count(data.tokens)} tokens, {human_count(data.targets)} of them trained on")
         _tell(f"{Path(data.name).name}: {', '.join(facts)}")
         for source in task.sources:
@@ -175,7 +177,7 @@ class _Plain:
         from_ = f", resuming after step {begun}" if begun else ""
         room = f", {human_bytes(memory)} on top of the model" if memory is not None else ""
         shape = f"rank {s.rank} on {','.join(s.targets)}"
-        _tell(f"{task.steps} steps of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
+        _tell(f"{counted(task.steps, 'step')} of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
 
     @contextmanager
     def progress(self, task: Task) -> Iterator[Hear]:
@@ -197,7 +199,7 @@ class _Plain:
             return
         change = f"loss {result.losses[0]:.4f} → {result.losses[-1]:.4f}"
         held = f", validation {result.validation[-1][1]:.4f}" if result.validation else ""
-        print(f"Adapter written to {result.out}: {change}{held} in {result.steps} steps. Try it:")
+        print(f"Adapter written to {result.out}: {change}{held} in {counted(result.steps, 'step')}. Try it:")
         print(f"  {shlex.join(['wgemma', 'run', target, '--adapter', str(result.out)])}")
 
 

@@ -7,10 +7,26 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import Any, Protocol
 
+# The first words of errors that are no names.
+ORDINARY = {
+    "a", "an", "at", "cannot", "embeddings", "heads", "layer", "layers", "loading", "more", "no", "nothing", "one",
+    "only", "pictures", "pieces", "position", "the", "there", "this", "token", "training", "videos", "you",
+}  # fmt: skip
+# Said where a software adapter (llvmpipe, SwiftShader) is used.
+ON_THE_PROCESSOR = (
+    "No GPU is in use: the processor does the work. If the machine has a GPU, install its driver (on Linux its "
+    "Vulkan driver): that is tens to hundreds of times faster."
+)
+
 
 def clean(text: str) -> str:
     """Text made safe for a terminal: control characters, and with them escape sequences, become visible."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def sentence(text: str) -> str:
+    """An error's text with a capital letter, unless it begins with a name: of a file, a model or a setting."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0] in ORDINARY else text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

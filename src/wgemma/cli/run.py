@@ -12,10 +12,13 @@ from wgemma.cli.chat_render import Painter, coloured, remark, statistics
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import Repl, write
 from wgemma.cli.words import add_model_option, model_and_words
+from wgemma.engine.senses import BUDGET
 from wgemma.engine.thinking import LEVELS
 from wgemma.errors import SettingsError
 from wgemma.files.locate import locate
 from wgemma.model.vision_config import BUDGETS
+
+CHOICES = f"{', '.join(map(str, BUDGETS[:-1]))} or {BUDGETS[-1]}"
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,9 +43,16 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def add_media(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--image", metavar="FILE", action="append", help="attach an image; repeatable")
     group.add_argument("--audio", metavar="FILE", action="append", help="attach a sound; repeatable")
-    budgets = ", ".join(map(str, BUDGETS))
-    group.add_argument("--budget", metavar="N", type=int, choices=BUDGETS, help=f"limit tokens per image: {budgets}")
+    group.add_argument(
+        "--budget", metavar="N", type=_budget, help=f"let an image take up to N tokens: {CHOICES} (default: {BUDGET})"
+    )
     group.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
+
+
+def _budget(text: str) -> int:
+    if text not in map(str, BUDGETS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a budget; use {CHOICES}")
+    return int(text)
 
 
 def _add_thinking(group: "argparse._ArgumentGroup") -> None:

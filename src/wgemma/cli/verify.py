@@ -6,6 +6,7 @@ Blobs in the Ollama store are named by their checksum; wgemma knows that of the 
 import argparse
 from pathlib import Path
 
+from wgemma.checks import counted
 from wgemma.cli.output import human_bytes, progress
 from wgemma.embedded import NAME, SHA256
 from wgemma.errors import SourceError
@@ -57,4 +58,4 @@ def _verify_stored(name: str) -> None:
             bar(amount)
 
         model.verify(advance)
-    print(f"{model.name} is intact: {len(model.blobs)} blobs, {human_bytes(total)}.")
+    print(f"{model.name} is intact: {counted(len(model.blobs), 'blob')}, {human_bytes(total)}.")
