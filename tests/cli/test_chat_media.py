@@ -46,6 +46,7 @@ def test_what_is_no_path_of_a_picture_or_sound_stays(folder: Path, monkeypatch: 
         "cat.png is a good name",  # a bare word
         f"read '{folder}/notes.txt'",
         'rename "a.png" to "b.png"',
+        "![a cat](./nowhere/cat.png) in img/cat.png",
         "https://example.org/cat.png",
         "it's  'quoted'  \\ oddly",
         "",

@@ -13,13 +13,13 @@ from wgemma.errors import MediaError
 from wgemma.files.images import check_picture, contents, image_format
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import check_sound, sound_format
-from wgemma.files.sources import is_url
 from wgemma.text.parts import file_of
 
 Content: TypeAlias = str | list[dict[str, Any]]  # of a message
 
 # Which paths in a line are worth opening; the first bytes then say what the file is.
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus"}
+PATH_STARTS = ("/", "./", "../", "~/", ".\\", "..\\", "file:")
 # A word: quoted, or with escaped spaces, the way terminals paste a dropped file.
 _WORD = re.compile(r"""(?<!\S)(?:'([^']+)'|"([^"]+)"|((?:\\.|[^\s\\])+))""")
 
@@ -57,12 +57,11 @@ def find(line: str) -> tuple[str, list[Path]]:
 
 
 def _path(word: re.Match[str]) -> Path | None:
-    """The image or sound a word names. A path needs a slash or, if it exists, quotation marks; any other word is just
-    text."""
+    """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text, and so is
+    one that names no file, unless it begins as only a path does."""
     quoted, bare = word[1] or word[2], word[3]
     text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
-    slashed = any(slash in text for slash in "/\\")
-    if is_url(text) or not (quoted or slashed):
+    if not quoted and not any(slash in text for slash in "/\\"):
         return None
     for candidate in (text, text.rstrip("?.,;:!)")):  # "what is in /tmp/cat.png?"
         try:
@@ -73,7 +72,7 @@ def _path(word: re.Match[str]) -> Path | None:
                 return path
         except (OSError, RuntimeError, ValueError):
             return None
-        if slashed:
+        if candidate.startswith(PATH_STARTS):
             raise MediaError(f"{candidate}: no such file. To mention a file without sending it, leave out the slashes.")
     return None
 

@@ -70,7 +70,9 @@ def _add_thinking(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_sampling(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--seed", metavar="N", type=int, help="fix the random seed; the same seed gives the same answer")
+    group.add_argument(
+        "--seed", metavar="N", type=int, help="fix the random seed: the same one gives the same answer; -1: random"
+    )
     group.add_argument(
         "--temperature", metavar="X", type=float, help="set the temperature; 0 always takes the top token"
     )

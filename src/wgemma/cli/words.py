@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from wgemma.cli.chat_media import SUFFIXES
+from wgemma.cli.chat_media import PATH_STARTS, SUFFIXES
 from wgemma.embedded import NAME
 from wgemma.errors import SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
@@ -21,7 +21,6 @@ from wgemma.files.sources import is_url
 
 MODEL = "an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)"
 DEFAULT = f"{NAME}, the tiny demonstration model that comes with wgemma"
-PATH_STARTS = ("/", "./", "../", "~", ".\\", "..\\")
 LONGEST = 60  # characters of a word to repeat
 NEAR = 0.75  # how similar a word must be to a model's name to be taken for a misspelt one
 
