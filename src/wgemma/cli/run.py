@@ -9,7 +9,7 @@ from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conver
 from wgemma.cli.chat_media import Content, attach, find, message
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
-from wgemma.cli.output import as_json
+from wgemma.cli.output import as_json, clean
 from wgemma.cli.repl import Repl, write
 from wgemma.cli.words import add_model_option, model_and_words
 from wgemma.engine.senses import BUDGET
@@ -88,7 +88,10 @@ def _add_sampling(group: "argparse._ArgumentGroup") -> None:
 
 def _add_loading(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--context", metavar="N", type=int, help="limit the context to N tokens (default: the model's maximum)"
+        "--context",
+        metavar="N",
+        type=int,
+        help="limit the context to N tokens (default: the model's num_ctx or maximum)",
     )
     group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
     group.add_argument(
@@ -117,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     text, paths = find(" ".join(words))
     media += [attach(path, None, options.budget) for path in paths]
     if paths and not options.json:
-        print(f"Attached: {', '.join(str(path) for path in paths)}.", file=sys.stderr)
+        print(clean(f"Attached: {', '.join(map(str, paths))}."), file=sys.stderr)
     prompt = _prompt(_text(text) if words else None, json=options.json)
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
