@@ -10,7 +10,7 @@ from typing import Any
 from wgemma.gpu.device import Binding, Device
 from wgemma.model.cache import CacheSegment
 from wgemma.model.config import LayerConfig
-from wgemma.model.forms import FULL_GRID
+from wgemma.model.forms import FULL_GRID, passing_form
 from wgemma.model.passes import Activations, Pass
 from wgemma.model.text import TextLayer, TextWeights
 
@@ -25,7 +25,7 @@ DIRECT_KEYS = 64  # at a time, on a software adapter
 def fits(device: Device, head: int, *, packed: bool = False) -> bool:
     """Whether the kernels support heads of this size on this device and are faster than attention.wgsl."""
     if device.compact:
-        lanes = direct_lanes(device)
+        lanes = passing_form(device, "attention_direct")["LANES"]
         return not packed and lanes > 1 and head % (8 * lanes) == 0
     return head % 8 == 0 and head <= WIDEST
 
@@ -59,13 +59,8 @@ def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: 
     }
 
 
-def direct_lanes(device: Device) -> int:
-    """The threads of attention_direct.wgsl that pass keys around."""
-    return min(device.lanes("attention_direct"), 8)
-
-
-def direct_form(lanes: int, head: int, *, f16: bool) -> dict[str, Any]:
-    """How attention_direct.wgsl goes over heads of this size, with subgroups of `lanes` threads."""
+def direct_form(device: Device, head: int, *, f16: bool) -> dict[str, Any]:
+    """How attention_direct.wgsl goes over heads of this size."""
     return {
         "HEAD": head,
         "WORD": "vec4<u32>" if f16 else "vec4<f32>",
@@ -73,9 +68,8 @@ def direct_form(lanes: int, head: int, *, f16: bool) -> dict[str, Any]:
         "F16_CACHE": f16,
         "CARRIED": True,
         "DIRECT": True,
-        "LANES": lanes,
-        "PASSED": lanes > 1,
         "KEYS": DIRECT_KEYS,
+        **passing_form(device, "attention_direct"),
     }
 
 
@@ -119,9 +113,8 @@ def look(
     _make_queries(p, weights, scratch, layer)
     reach = min(p.depth, config.window + QUERIES) if config.window else p.depth
     if device.compact:
-        kernel, lanes, splits = "attention_direct", direct_lanes(device), 1
-        constants = direct_form(lanes, config.head_dim, f16=f16)
-        tiles = -(-p.rows * (config.heads // config.kv_heads) // lanes)
+        kernel, splits, constants = "attention_direct", 1, direct_form(device, config.head_dim, f16=f16)
+        tiles = -(-p.rows * (config.heads // config.kv_heads) // constants["LANES"])
     else:
         kernel, room = "attention_tile", partial.size // (4 * p.rows * config.heads * (config.head_dim + 2))
         splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))

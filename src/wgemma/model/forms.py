@@ -50,12 +50,16 @@ def tile_shape(tall: int) -> dict[str, Any]:
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
 
 
+def passing_form(device: Device, kernel: str) -> dict[str, Any]:
+    """How many threads of a software adapter's kernel pass around what they load (pass_around.wgsl)."""
+    lanes = min(device.lanes(kernel), 8)
+    return {"LANES": lanes, "PASSED": lanes > 1, "THREADS": lanes if lanes > 1 else 16}
+
+
 def direct_form(device: Device) -> dict[str, Any]:
-    """How direct.wgsl divides its work: a subgroup loads a block of x together, if its threads can share it evenly."""
-    lanes = min(device.lanes("direct"), 8)
-    lanes = lanes if 8 % lanes == 0 else 1
-    threads = lanes if lanes > 1 else 16
-    return {"EACH": DIRECT_ROWS, "LANES": lanes, "PASSED": lanes > 1, "TURNS": 8 // lanes, "THREADS": threads}
+    """How direct.wgsl divides its work."""
+    form = passing_form(device, "direct")
+    return form | {"EACH": DIRECT_ROWS, "TURNS": 8 // form["LANES"]}
 
 
 def direct_grid(n: int, rows: int, form: dict[str, Any]) -> list[int]:

@@ -15,7 +15,7 @@ from wgemma.files.gguf import Tensor
 from wgemma.gpu.device import Buffer, Device, Span
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
-from wgemma.model.forms import THREADS, pairs
+from wgemma.model.forms import THREADS, pairs, passing_form
 from wgemma.model.places import VisionPositions, add_places, load_places
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import EPS, PACKED, Bounds, Linear, flat, linear, load_linear, submit
@@ -143,9 +143,13 @@ class _Run:
         turned = {**heads, "norms": layer.head_norms, "turns": self.tower.turns}
         params = {"heads": config.heads, "across": self.across, "eps": EPS}
         tape.run("vision_heads", [count], turned, params, {"PAIRS": config.head_dim // 4})
-        kernel = "vision_direct" if self.device.compact else "vision_attention"
-        constants = attention_constants(self.device, config.head_dim)
-        tape.run(kernel, [-(-count // 64), config.heads], heads, {"patches": count, "heads": config.heads}, constants)
+        params = {"patches": count, "heads": config.heads}
+        if self.device.compact:
+            constants = direct_constants(self.device, config.head_dim)
+            tape.run("vision_direct", [-(-count // constants["THREADS"]), config.heads], heads, params, constants)
+        else:
+            constants = attention_constants(self.device, config.head_dim)
+            tape.run("vision_attention", [-(-count // 64), config.heads], heads, params, constants)
         linear(tape, layer.linears["attn_out"], count, self.q, self.k)
         self._norm(tape, self.k, layer.ffn_norms, 1.0)
         for first in range(0, count, self.chunk):
@@ -190,11 +194,15 @@ def plain_norm(tape: Tape, columns: int, rows: int, h: Buffer, scratch: Buffer, 
     norm(tape, columns, rows, {"h": h, "o": h, "norms": plain, "h_out": scratch, "x": y})
 
 
+def direct_constants(device: Device, head_dim: int) -> dict[str, Any]:
+    """How vision_direct.wgsl passes a head around."""
+    form, vectors = passing_form(device, "vision_direct"), head_dim // 4
+    return form | {"QUADS": vectors, "TURNS": -(-vectors // form["LANES"])}
+
+
 def attention_constants(device: Device, head_dim: int) -> dict[str, Any]:
     """How vision_attention.wgsl slices a head: as coarsely as workgroup memory and registers allow."""
     vectors = head_dim // 4
-    if device.compact:
-        return {"QUADS": vectors}
     room = device.limits.workgroup_memory // 16 - 576 - 128  # besides the shares and what threads exchange
     slice_ = max(size for size in (1, 2, 3, 4) if vectors % size == 0 and 96 * (size | 1) <= room)
     values = max(keys for keys in (8, 16) if keys * vectors <= min(512, room - 8))

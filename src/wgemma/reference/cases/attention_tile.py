@@ -8,7 +8,7 @@ import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.model.attention import slices
-from wgemma.model.attention_tile import KEYS, QUERIES, direct_form, direct_lanes, split_of, tile_shape
+from wgemma.model.attention_tile import KEYS, QUERIES, direct_form, split_of, tile_shape
 from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
@@ -147,8 +147,8 @@ def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
     constants = tile_shape(head, f16=f16, each=asked.each, across=across, batch=asked.batch)
     constants |= {"CARRIED": True} if splits > 1 or len(segments) > 1 else {}
     if asked.direct:
-        kernel, at_once = "attention_direct", direct_lanes(lab.device)
-        constants = direct_form(at_once, head, f16=f16)
+        constants = direct_form(lab.device, head, f16=f16)
+        kernel, at_once = "attention_direct", constants["LANES"]
     grid = [-(-len(rows) * (heads // kv_heads) // at_once), kv_heads, splits]
     first, depth = 0, max(asked.positions) + 1
     for i, count in enumerate(segments):

@@ -14,7 +14,7 @@ from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.tower import Bounds, Linear, linear, linear_direct
 from wgemma.model.vision_config import ROPE_BASE
-from wgemma.model.vision_tower import attention_constants
+from wgemma.model.vision_tower import attention_constants, direct_constants
 from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack
 from wgemma.reference import twins
 from wgemma.reference import vision as oracle
@@ -178,9 +178,12 @@ def _vision_attention(
         k *= np.linspace(0, 6, count, dtype=np.float32)[:, None, None]
     out = _in_place(lab, q)
     bindings = {"q": out, "k": lab.put(k), "v": lab.put(v)}
-    constants = {"QUADS": head // 4} if direct else attention_constants(lab.device, head)
-    kernel, params = "vision_direct" if direct else "vision_attention", {"patches": count, "heads": heads}
-    lab.run(kernel, [-(-count // 64), heads], bindings, params, constants)
+    params, kernel, at_once = {"patches": count, "heads": heads}, "vision_attention", 64
+    constants = attention_constants(lab.device, head)
+    if direct:
+        constants = direct_constants(lab.device, head)
+        kernel, at_once = "vision_direct", constants["THREADS"]
+    lab.run(kernel, [-(-count // at_once), heads], bindings, params, constants)
     expected = oracle.everybody(twins.wide(q), twins.wide(k), twins.wide(v))
     return Outcome((lab.read(out),), (framed(expected),), F32)
 
