@@ -1,6 +1,6 @@
 """Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
 
-from wgemma.api import Model, Part, Piece, Usage
+from wgemma.api import Model, Part, Piece, PromptProgress, Usage
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
     AdapterError,
@@ -43,6 +43,7 @@ __all__ = [
     "OutOfMemory",
     "Part",
     "Piece",
+    "PromptProgress",
     "Sampling",
     "SessionError",
     "SettingsError",

@@ -11,7 +11,7 @@ from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.backend import Backend
 from wgemma.engine.prefix import Replies
 from wgemma.engine.replying import Part, Reply, Usage
-from wgemma.engine.request import Cancel, Request
+from wgemma.engine.request import Cancel, Hear, PromptProgress, Request, unheard
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
 from wgemma.engine.senses import BUDGET
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
-__all__ = ["Model", "Part", "Piece", "Usage", "prompt_style"]
+__all__ = ["Model", "Part", "Piece", "PromptProgress", "Usage", "prompt_style"]
 
 _SAMPLING = frozenset(Sampling.__dataclass_fields__)
-_GENERATE = {"max_tokens", "stop", "adapter"}  # what `generate` takes besides
-_CHAT = {*_GENERATE, "tools", "think", "thinking_budget", "cancel"}
+_GENERATE = {"max_tokens", "stop", "adapter", "cancel", "progress"}  # what `generate` takes besides
+_CHAT = {*_GENERATE, "tools", "think", "thinking_budget"}
 _FINETUNE = {"out", "resume", "skip_bad", "progress", "cancel"}
 
 # The tokens around the rows of an image or audio clip.
@@ -83,9 +83,10 @@ class Model:
         Content may be a list of parts: {"type": "text", "text": …}, {"type": "image", "image": …, "budget": 280} and
         {"type": "audio", "audio": …}. An image is a path, the bytes of a file, a Pillow image or a NumPy array.
 
-        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: setting it ends the reply, and the
-        last part says so), adapter (the name of a loaded one, a dict of scales by name, or None for the base model;
-        by default all are active), and the fields of `Sampling`.
+        Options: tools, think, max_tokens, thinking_budget, stop, cancel (an Event: setting it ends the reply, even
+        while the prompt is read, and the last part says so), progress (called with a `PromptProgress` while the prompt
+        is read), adapter (the name of a loaded one, a dict of scales by name, or None for the base model; by default
+        all are active), and the fields of `Sampling`.
         """
         return iterate(self.achat(messages, **options))
 
@@ -99,6 +100,7 @@ class Model:
         thinking_budget: int | None = None,
         stop: str | Sequence[str] = (),
         cancel: "Cancel | None" = None,
+        progress: Hear = unheard,
         adapter: Choice = ALL,
         **settings: Any,
     ) -> AsyncGenerator[Part, None]:
@@ -106,14 +108,14 @@ class Model:
         self._turns.check()
         request = self._request(max_tokens, settings, stop, _CHAT)
         yes_or_no("think", think)
-        _check_cancel(cancel)
+        request = _followed(request, cancel, progress)
         if thinking_budget is not None:
             thinking_budget = whole("thinking_budget", thinking_budget, 0)
         pieces = segments(self._with_system(messages), tools=tools, think=think, size=self.prompt_style)
         media = [content_of(piece.media) for piece in pieces if piece.media is not None]
         in_thought = opens_in_thought(pieces)
         parser = ReplyParser(think=think, in_thought=in_thought, tools=tools)
-        request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget, cancel=cancel)
+        request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget)
         async with self._turns.take():
             chosen = self.backend.adapters.choose(adapter)  # only now: other calls may have loaded or unloaded adapters
             ids = self._replies.encode(self.tokenizer, pieces, await self._place(media))
@@ -138,7 +140,7 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token.
 
-        Options: max_tokens, stop, adapter (as in `chat`), and the fields of `Sampling`.
+        Options: max_tokens, stop, cancel, progress and adapter (as in `chat`), and the fields of `Sampling`.
         """
         return iterate(self.agenerate(prompt, **options))
 
@@ -148,6 +150,8 @@ class Model:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
+        cancel: "Cancel | None" = None,
+        progress: Hear = unheard,
         adapter: Choice = ALL,
         **settings: Any,
     ) -> AsyncGenerator[Piece, None]:
@@ -155,11 +159,11 @@ class Model:
         self._turns.check()
         tokenizer = self.tokenizer
         ids = [tokenizer.id("<bos>"), *tokenizer.encode(prompt)] if isinstance(prompt, str) else _ids(prompt)
-        request = replace(self._request(max_tokens, settings, stop, _GENERATE), ids=ids)
+        request = _followed(self._request(max_tokens, settings, stop, _GENERATE), cancel, progress)
         stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
         held: Piece | None = None  # a token whose text is incomplete waits for the next one
         async with self._turns.take():
-            request = replace(request, adapter=self.backend.adapters.choose(adapter))
+            request = replace(request, ids=ids, adapter=self.backend.adapters.choose(adapter))
             async with aclosing(self.backend.generate(request)) as tokens:
                 async for token in tokens:
                     if token.id in tokenizer.stop_ids:
@@ -174,6 +178,8 @@ class Model:
                             yield piece
                     if stops.found:
                         return
+                    if request.cancelled():
+                        break
         if held:
             yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
 
@@ -451,6 +457,13 @@ def _ids(given: Any) -> list[int]:
     if ids is None:
         raise SettingsError(f"the prompt is {shown(given)}; it must be text or a list of token ids.")
     return ids
+
+
+def _followed(request: Request, cancel: Any, progress: Any) -> Request:
+    """The request of a caller who may cancel it and hears how far its prompt is."""
+    _check_cancel(cancel)
+    called("progress", progress, "a function that takes a PromptProgress")
+    return replace(request, cancel=cancel, progress=progress)
 
 
 def _check_cancel(cancel: Any) -> None:

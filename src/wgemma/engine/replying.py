@@ -5,12 +5,13 @@ remembers the reply's ids.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any, Literal
 
 from wgemma.engine.backend import Backend
 from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
-from wgemma.engine.request import Request
+from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
@@ -18,11 +19,16 @@ from wgemma.text.tokenizer import MARKUP, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens."""
+    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens. `computed` are the prompt's
+    tokens that were not reused, or fewer if it was cancelled. `prompt_seconds` end with the first token, and
+    `generation_seconds` go from there to the last."""
 
     prompt: int
     reused: int
     generated: int
+    computed: int = 0
+    prompt_seconds: float = 0.0
+    generation_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,15 @@ class Reply:
         self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
+        self.read = PromptProgress("prompt", 0, len(request.ids))
+        self.first = self.last = 0.0  # when tokens came
         self.called = False
         self.content: list[str] = []
 
     async def parts(self) -> AsyncGenerator[Part, None]:
         ids, limit = list(self.request.ids), self.request.max_tokens
-        request = replace(self.request, marks=marks(self.tokenizer, ids))
-        reason, reused = "", 0
+        request = replace(self.request, marks=marks(self.tokenizer, ids), progress=self._hear)
+        reason, started = "", perf_counter()
         try:
             while not reason:
                 room = limit - len(self.generated)
@@ -66,7 +74,6 @@ class Reply:
                 async with aclosing(self.backend.generate(rest)) as tokens:
                     reason = "length"
                     async for token in tokens:
-                        reused = reused or self.backend.reused
                         reason, parts = self._next(token)
                         for part in parts:
                             yield part
@@ -86,13 +93,28 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        yield Part("content", finish_reason=ended, usage=Usage(len(ids), reused, len(self.generated)))
+        yield Part("content", finish_reason=ended, usage=self._usage(started))
+
+    def _hear(self, progress: PromptProgress) -> None:
+        """Passes on how far the prompt is; a reply that goes on after a forced token does not read it again."""
+        if not self.generated:
+            self.read = progress if progress.stage == "prompt" else self.read
+            self.request.progress(progress)
+
+    def _usage(self, started: float) -> Usage:
+        prompt, first = len(self.request.ids), self.first or perf_counter()
+        seconds = max(self.last - first, 0.0)
+        reused = prompt - self.read.total
+        return Usage(prompt, reused, len(self.generated), self.read.done, first - started, seconds)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
+        came = perf_counter()
+        self.first = self.first or came
         if token.id in self.tokenizer.stop_ids:
             return "stop", []
         self.generated.append(token.id)
+        self.last = came
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
