@@ -529,8 +529,12 @@ class Echo:
         self.was_reset = False
 
     def chat(self, messages: list[Any], **options: Any) -> Iterator[Part]:
-        yield from self.parts
-        yield Part("content", finish_reason="stop", usage=Usage(5, 2, len(self.parts)))
+        for part in self.parts:
+            yield part
+            if options["cancel"].is_set():
+                yield Part("content", finish_reason="cancelled", usage=Usage(5, 2, 1))
+                return
+        yield Part("content", finish_reason="stop", usage=Usage(5, 2, len(self.parts), 3))
 
     def reset(self) -> None:
         self.was_reset = True

@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from wgemma.api import Model, Part, Usage
+from wgemma.api import Model, Part, PromptProgress, Usage
+from wgemma.cli.progress_line import ProgressLine
 from wgemma.text.reply import ToolCall
 
 
@@ -24,7 +25,7 @@ class Answer:
     finish_reason: str | None = None
     usage: Usage | None = None
     started: float = field(default_factory=time.perf_counter)
-    first: float | None = None  # when the first part arrived
+    first: float | None = None  # when the first token came, or else the first part
     ended: float | None = None
 
     def add(self, part: Part) -> None:
@@ -46,16 +47,13 @@ class Answer:
         return self.finish_reason in ("stop", "length", "tool") or bool(self.text or self.tool_calls)
 
     def timings(self) -> dict[str, float | None]:
-        """Seconds and rates. A rate over no time or no tokens is None."""
-        ended = self.ended or self.started
-        first = self.first or ended
-        computed = self.usage.prompt - self.usage.reused if self.usage else 0
-        generated = self.usage.generated - 1 if self.usage else 0  # the first comes with the prompt
+        """Seconds and rates, by tokens, whenever their text came. A rate over no time or no tokens is None."""
+        used = self.usage or Usage(0, 0, 0)
         return {
-            "first_token_seconds": first - self.started if self.first else None,
-            "total_seconds": ended - self.started,
-            "prompt_tokens_per_second": _rate(computed, first - self.started),
-            "generated_tokens_per_second": _rate(generated, ended - first),
+            "first_token_seconds": self.first - self.started if self.first and used.generated else None,
+            "total_seconds": (self.ended or self.started) - self.started,
+            "prompt_tokens_per_second": _rate(used.computed, used.prompt_seconds),
+            "generated_tokens_per_second": _rate(used.generated - 1, used.generation_seconds),
         }
 
     def record(self) -> dict[str, Any]:
@@ -65,7 +63,9 @@ class Answer:
             | ({"error": call.error, "raw": call.raw} if call.error else {})
             for call in self.tool_calls
         ]
-        usage = self.usage and {name: getattr(self.usage, name) for name in ("prompt", "reused", "generated")}
+        usage = self.usage and {
+            name: getattr(self.usage, name) for name in ("prompt", "reused", "computed", "generated")
+        }
         return {
             "text": self.text,
             "thinking": self.thinking,
@@ -81,31 +81,47 @@ def _rate(count: int, seconds: float) -> float | None:
 
 
 def answer(
-    model: Model, messages: list[dict[str, Any]], options: dict[str, Any], reply: Answer, hear: Callable[[Part], None]
+    model: Model,
+    messages: list[dict[str, Any]],
+    options: dict[str, Any],
+    reply: Answer,
+    hear: Callable[[Part], None],
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it."""
+    """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it. Unless `quiet`,
+    a line on a terminal says how far the prompt is."""
+
+    def follow(progress: PromptProgress) -> None:
+        if progress.finished:
+            reply.first = time.perf_counter()
+        line.hear(progress)
+
     try:
-        with Stop() as stop, closing(cast(Generator[Part, None, None], model.chat(messages, **options))) as parts:
-            for part in parts:
-                stop.hint = b""
-                reply.add(part)
-                hear(part)
-                if stop.asked and reply.finish_reason is None:
-                    reply.finish_reason = "cancelled"
-                    break
+        with Stop() as stop, ProgressLine(stop.is_set, shown=not quiet) as line:
+            chat = model.chat(messages, cancel=stop, progress=follow, **options)
+            with closing(cast(Generator[Part, None, None], chat)) as parts:
+                for part in parts:
+                    line.end()
+                    reply.add(part)
+                    hear(part)
     except KeyboardInterrupt:
         model.reset()  # interrupted mid-step: the GPU's state cannot be trusted
         reply.finish_reason = "cancelled"
 
 
 class Stop:
-    """Inside this block, the first Ctrl-C is a request, checked between parts; the second interrupts at once."""
+    """An event: inside this block, the first Ctrl-C sets it and prints `hint` on a terminal; the second interrupts at
+    once."""
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.hint = b"\n(stopping after the prompt is read; press Ctrl-C again to stop at once)\n"
+    def __init__(self, hint: bytes = b"") -> None:
+        self._asked = False
+        self._hint = hint
         self._mine = threading.current_thread() is threading.main_thread()
         self._before: Any = None
+
+    def is_set(self) -> bool:
+        return self._asked
 
     def __enter__(self) -> "Stop":
         if self._mine:
@@ -117,8 +133,8 @@ class Stop:
             signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, *_: object) -> None:
-        if self.asked:
+        if self._asked:
             raise KeyboardInterrupt
-        self.asked = True
-        if self.hint and sys.stderr.isatty():
-            os.write(2, self.hint)  # past Python's buffers, which may be in the middle of a write
+        self._asked = True
+        if self._hint and sys.stderr.isatty():
+            os.write(2, self._hint)  # past Python's buffers, which may be in the middle of a write

@@ -105,9 +105,8 @@ def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     timings, usage = reply.timings(), reply.usage
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
     if usage is not None:
-        computed = usage.prompt - usage.reused
         facts["prompt"] = f"{usage.prompt} tokens{_speed(timings['prompt_tokens_per_second'])}"
-        facts["re-used"] = f"{usage.reused} tokens; {computed} were computed"
+        facts["re-used"] = f"{usage.reused} tokens; {usage.computed} were computed"
         facts["generated"] = f"{usage.generated} tokens{_speed(timings['generated_tokens_per_second'])}"
     if (first := timings["first_token_seconds"]) is not None:
         facts["first token"] = f"after {first:.2f} s"

@@ -16,7 +16,7 @@ from typing import Any
 from wgemma.api import prompt_style
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
-from wgemma.cli.output import clean, human_bytes, human_count
+from wgemma.cli.output import clean, human_bytes, human_count, human_seconds
 from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
@@ -32,6 +32,7 @@ from wgemma.train.fitting import capacities, estimate
 from wgemma.train.settings import SCHEDULES, TrainingSettings
 from wgemma.train.trainer import Progress
 
+HINT = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
 LINES = 20  # progress lines per run without a terminal
 
 Hear = Callable[[Progress], None]
@@ -139,19 +140,8 @@ def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> TrainingRe
     engine = opened.model.backend.runner.engine
     rows = capacities(engine, task.settings)
     teller.start(task, estimate(engine, task.settings, rows[0]).nbytes if rows else None)
-    with Stop() as stop, teller.progress(task) as hear:
-        stop.hint = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
-        return opened.model.finetune(task, out=task.out, progress=hear, cancel=_Asked(stop))
-
-
-class _Asked:
-    """Ctrl-C as the trainer's cancel event."""
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def is_set(self) -> bool:
-        return self._stop.asked
+    with Stop(HINT) as stop, teller.progress(task) as hear:
+        return opened.model.finetune(task, out=task.out, progress=hear, cancel=stop)
 
 
 # -- for people
@@ -218,14 +208,8 @@ def _figures(made: Progress) -> dict[str, str]:
         figures["validation"] = f"validation {made.validation:.4f}"
     figures["rate"] = f"{made.tokens_per_second:.0f} tokens/s"
     figures["memory"] = human_bytes(made.memory)
-    figures["left"] = f"{_clock(made.seconds_left)} left"
+    figures["left"] = f"{human_seconds(made.seconds_left)} left"
     return figures
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager
