@@ -10,15 +10,16 @@ from wgemma.sync import run
 
 
 class Clock:
-    """A device and a clock: a row takes `per_row` seconds on the GPU, preparing a pass `host` seconds."""
+    """A device and a clock: a row takes `per_row` seconds on the GPU, preparing a pass `host` seconds. A submission
+    `blocks`, or not, until those before it are done."""
 
-    def __init__(self, per_row: float, *, compact: bool = False, host: float = 0.0) -> None:
+    def __init__(self, per_row: float, *, compact: bool = False, host: float = 0.0, blocks: bool = False) -> None:
         self.compact = compact
-        self.per_row, self.host = per_row, host
+        self.per_row, self.host, self.blocks = per_row, host, blocks
         self.now = self.busy = self.paced = 0.0
 
     async def pace(self) -> None:
-        self.now = max(self.now, self.paced)
+        self.now = max(self.now, self.busy if self.blocks else self.paced)
         self.paced = self.busy
 
     def submit(self, rows: int) -> None:
@@ -70,6 +71,15 @@ def test_a_slow_host_does_not_count_as_a_slow_gpu(read: Any) -> None:
     stride = read(device, 2)
     device.host = 5.0
     assert read(device, 4, stride=stride).rows == 512
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_the_length_settles(read: Any, blocks: bool) -> None:
+    device = Clock(5e-3, compact=True, blocks=blocks)
+    stride = read(device, 1)
+    for _ in range(6):
+        assert read(device, 1, stride=stride).rows == 128
+    assert read(device, 6, stride=stride).rows == 128
 
 
 def test_a_few_rows_tell_nothing(read: Any) -> None:

@@ -10,8 +10,10 @@ SECONDS = 1.0  # the longest a pass should take
 
 
 class Stride:
-    """Measures passes of up to `most` rows and chooses the length of the next; a `slow` device begins with short ones.
-    Only passes that the host waited for are believed: of others it learns too late that they are done."""
+    """Measures passes of up to `most` rows and chooses the length of the next; software adapters begin with short ones.
+
+    Only passes that the host waited for are believed, since of others it learns too late that they are done; and only
+    the second of two alike, since submitting to a software adapter may take until the pass before is done."""
 
     def __init__(self, device: Device, most: int) -> None:
         self._device = device
@@ -29,15 +31,16 @@ class Stride:
         """Waits for the pass before the one of `rows` rows submitted last; while the speed is unknown, for both.
         Returns whether it was both."""
         submitted = perf_counter()
-        if not self._flying:
-            self._since = submitted
         await self._device.pace()
-        if self._flying:
+        if self._flying == rows:
             self._measure(submitted)
+        else:
+            self._since = perf_counter()
         self._flying = rows
         if not self._unknown or rows < self._tiles[0]:
             return False
         await self._device.pace()
+        self._since = submitted
         self._measure(submitted)
         self._flying, self._unknown = 0, False
         return True
