@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -111,30 +111,36 @@ def answer(
 
 
 class Stop:
-    """An event: inside this block, the first Ctrl-C sets it and prints `hint` on a terminal; the second interrupts at
-    once."""
+    """An event: inside this block, the first Ctrl-C, or another of `signals`, sets it and prints `hint` on a terminal;
+    the second ends the program at once."""
 
-    def __init__(self, hint: bytes = b"") -> None:
-        self._asked = False
+    def __init__(self, hint: bytes = b"", signals: Sequence[int] = (signal.SIGINT,)) -> None:
+        self.signal = 0  # the one that came
         self._hint = hint
-        self._mine = threading.current_thread() is threading.main_thread()
-        self._before: Any = None
+        self._signals = signals if threading.current_thread() is threading.main_thread() else ()
+        self._before: list[Any] = []
+
+    @property
+    def exit_code(self) -> int:
+        """What a program that was stopped by this signal returns."""
+        return 128 + self.signal
 
     def is_set(self) -> bool:
-        return self._asked
+        return self.signal != 0
 
     def __enter__(self) -> "Stop":
-        if self._mine:
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        self._before = [signal.signal(number, self._handle) for number in self._signals]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._mine:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in zip(self._signals, self._before, strict=True):
+            signal.signal(number, before)
 
-    def _handle(self, *_: object) -> None:
-        if self._asked:
+    def _handle(self, number: int, _: object) -> None:
+        if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self._asked = True
+        if self.signal:
+            raise SystemExit(self.exit_code)
+        self.signal = number
         if self._hint and sys.stderr.isatty():
             os.write(2, self._hint)  # past Python's buffers, which may be in the middle of a write
