@@ -1,5 +1,6 @@
 """Prompts that say how far they are, and can be stopped on the way."""
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_a_chat_cancelled_in_its_prompt_tells_what_was_computed(model: wgemma.Mo
     again = last(model.chat(asking(80), max_tokens=1)).usage
     assert again is not None and again.reused >= end.usage.computed
     assert again.reused + again.computed == again.prompt
+
+
+def test_a_prompt_in_an_event_loop_is_cancelled_by_another_task(model: wgemma.Model) -> None:
+    async def ask() -> Part:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hear(told: PromptProgress) -> None:
+            loop.call_soon(stop.set)
+
+        parts = model.achat(asking(80), cancel=stop, progress=hear)
+        return [part async for part in parts][-1]
+
+    end = asyncio.run(ask())
+    assert end.finish_reason == "cancelled" and end.usage is not None and end.usage.computed < end.usage.prompt
 
 
 def test_generate_ends_when_it_is_cancelled(model: wgemma.Model) -> None:

@@ -92,3 +92,9 @@ def test_only_the_first_pass_is_waited_for_at_once(read: Any) -> None:
     assert device.now == device.busy
     read(device, 3, stride=stride)
     assert device.now < device.busy
+
+
+def test_every_pass_of_a_software_adapter_is_waited_for(read: Any) -> None:
+    device = Clock(1e-3, compact=True, blocks=True)
+    read(device, 5)
+    assert device.now == device.busy

@@ -112,7 +112,7 @@ def answer(
 
 class Stop:
     """An event: inside this block, the first Ctrl-C, or another of `signals`, sets it and prints `hint` on a terminal;
-    the second ends the program at once."""
+    the second interrupts at once."""
 
     def __init__(self, hint: bytes = b"", signals: Sequence[int] = (signal.SIGINT,)) -> None:
         self.signal = 0  # the one that came

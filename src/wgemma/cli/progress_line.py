@@ -15,7 +15,8 @@ from wgemma.cli.output import human_seconds
 
 PATIENCE = 1.0  # seconds without output before the line appears
 PAUSE = 0.1  # seconds between two looks
-_bars = 0  # progress bars on the screen, where the line would only be in their way
+_lines: list["ProgressLine"] = []  # those that may be drawn
+_bars = 0  # progress bars on the screen, where a line would be in their way
 
 
 @contextmanager
@@ -23,6 +24,8 @@ def no_line() -> Iterator[None]:
     """Hides the line while something else uses the terminal."""
     global _bars
     _bars += 1
+    for line in _lines:
+        line.draw("")
     try:
         yield
     finally:
@@ -44,11 +47,14 @@ class ProgressLine:
 
     def __enter__(self) -> "ProgressLine":
         if self._thread is not None:
+            _lines.append(self)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        if self in _lines:
+            _lines.remove(self)
 
     def hear(self, progress: PromptProgress) -> None:
         """Takes in how far the prompt is."""
@@ -61,23 +67,21 @@ class ProgressLine:
     def end(self) -> None:
         """Erases the line for good."""
         self._over.set()
-        self._draw("")
+        self.draw("")
 
     def _watch(self) -> None:
         since = time.perf_counter()
         while not self._over.wait(PAUSE):
-            late = time.perf_counter() - since > PATIENCE
-            text = describe(self._latest, self._heard - self._begun, time.perf_counter() - self._heard)
+            now = time.perf_counter()
             if self._stopping():
-                self._draw("stopping; press Ctrl-C again to stop at once")
-            elif _bars or not late:
-                self._draw("")
-            else:
-                self._draw(text)
+                self.draw("stopping; press Ctrl-C again to stop at once")
+            elif now - since > PATIENCE:
+                self.draw(describe(self._latest, self._heard - self._begun, now - self._heard))
 
-    def _draw(self, text: str) -> None:
+    def draw(self, text: str) -> None:
+        """Replaces what the line says, unless it must not be seen."""
         with self._drawing:
-            if self._over.is_set():
+            if self._over.is_set() or _bars:
                 text = ""
             text = text[: _columns() - 1]
             if text != self._shown:
