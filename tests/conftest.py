@@ -1,5 +1,6 @@
 """Where the tests find their data: the goldens of `../shared/fixtures` when present, those of `tests/data` always."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,13 @@ def shared() -> Path:
 def data() -> Path:
     """The small choice of goldens that travels with the repository."""
     return DATA
+
+
+@pytest.fixture(scope="session")
+def blob(data: Path) -> Path:
+    """A tiny model with both towers: random weights, and the real template."""
+    store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
+    return data / "ollama-store" / str(store["gemma4:tiny"]["model"])
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 import wgemma
-from wgemma.checks import all_checked, checked, number, refuse_unknown, shown, texts, whole, whole_numbers
+from wgemma.checks import (
+    all_checked,
+    checked,
+    counted,
+    kind_of,
+    number,
+    refuse_unknown,
+    shown,
+    texts,
+    whole,
+    whole_numbers,
+)
 
 HUGE = 10**5000
 
@@ -25,6 +36,16 @@ class Unprintable:
 )
 def test_any_value_is_shown_in_a_few_words(value: Any) -> None:
     assert 0 < len(shown(value)) < 200
+
+
+def test_types_have_their_article_and_one_is_singular() -> None:
+    assert [kind_of(value) for value in (1, "x", None, {})] == [
+        "an int",
+        "a str",
+        "None",
+        "a dict",
+    ]
+    assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 def test_whole_numbers_come_in_many_types() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wgemma
+from test_embedded import PIP
 from wgemma.cli import parser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,11 @@ def test_the_readmes_python_runs(
     after: dict[str, Any] = {}
     exec(compile(media, "README.md", "exec"), after)
     assert after["rows"].shape == (64, 256)
+
+
+def test_the_readmes_examples_are_those_that_teach_the_tiny_model_a_fact() -> None:
+    _, pip = blocks("json")
+    assert [json.loads(line) for line in pip.splitlines()] == PIP
 
 
 def test_every_command_of_the_readme_parses() -> None:

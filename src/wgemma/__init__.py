@@ -23,23 +23,31 @@ from wgemma.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from wgemma.api import Model, Part, Piece, PromptProgress, Usage
+    from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, PromptProgress, TokenLogprob, Usage
     from wgemma.engine.sampling import Sampling
     from wgemma.files.gguf import Gguf
     from wgemma.loading import aload, load
+    from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
+    from wgemma.text.reply import ToolCall
     from wgemma.text.template import render
     from wgemma.text.tokenizer import Tokenizer
 
 __all__ = [
     "AdapterError",
+    "Answer",
+    "AsyncAnswer",
     "BadLogits",
+    "ChatOptions",
     "ContextOverflow",
     "DataError",
     "DeviceError",
     "DeviceLost",
     "Error",
+    "FinetuneOptions",
+    "GenerateOptions",
     "Gguf",
     "GgufError",
+    "LoadOptions",
     "MediaError",
     "Model",
     "ModelError",
@@ -53,7 +61,9 @@ __all__ = [
     "SourceError",
     "StoreError",
     "TemplateError",
+    "TokenLogprob",
     "Tokenizer",
+    "ToolCall",
     "TrainingError",
     "Usage",
     "__version__",
@@ -65,24 +75,35 @@ __all__ = [
 # The names that take long to import, and their modules. They are imported when first used, so that the `wgemma` command
 # starts quickly.
 _LATER = {
+    "Answer": "api",
+    "AsyncAnswer": "api",
+    "ChatOptions": "options",
+    "FinetuneOptions": "options",
+    "GenerateOptions": "options",
     "Gguf": "files.gguf",
+    "LoadOptions": "options",
     "Model": "api",
     "Part": "api",
     "Piece": "api",
     "PromptProgress": "api",
     "Sampling": "engine.sampling",
+    "TokenLogprob": "api",
     "Tokenizer": "text.tokenizer",
+    "ToolCall": "text.reply",
     "Usage": "api",
     "aload": "loading",
     "load": "loading",
     "render": "text.template",
 }
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            from wgemma.habits import not_in_the_package
 
-    globals()[name] = found = getattr(import_module(f"wgemma.{_LATER[name]}"), name)
-    return found
+            raise not_in_the_package(name)
+        from importlib import import_module
+
+        globals()[name] = found = getattr(import_module(f"wgemma.{_LATER[name]}"), name)
+        return found

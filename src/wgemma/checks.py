@@ -36,6 +36,17 @@ class _Shortened(reprlib.Repr):
 shown = _Shortened().repr  # a value as an error message shows it
 
 
+def kind_of(value: Any) -> str:
+    """A value's type as an error message names it: an int, a str, None."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 step, 2 steps"""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 # -- values
 
 

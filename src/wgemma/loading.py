@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from wgemma.api import Model
 from wgemma.checks import called, checked, shown
@@ -20,8 +20,10 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.gpu.device import Device
 from wgemma.gpu.ledger import Ledger
+from wgemma.habits import refuse_unknown_options
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.matmul import Precision
+from wgemma.options import LoadOptions
 from wgemma.selftest.verdict import prepare
 from wgemma.stages import Stages
 from wgemma.sync import run
@@ -43,22 +45,34 @@ class Loading:
 
 
 @checked
-def load(target: str | Path | None = None, **options: Any) -> Model:
-    """Loads a model from an Ollama name, a .gguf path or an http(s) URL; by default the one that comes with wgemma.
+def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
+    """Loads the model `target`: an Ollama name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
 
-    Options: device (None: the best GPU adapter; "reference": NumPy, for machines without one), context, kv ("f16" or
-    "f32"), precision ("exact"; or "fast": products of a few rows take 8-bit inputs, those around attention 16-bit, if
-    the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32), ple ("auto",
-    "gpu", "host"), memory (the most GPU memory to use, in bytes), projector (the file with the vision and audio
-    towers, if the model file lacks them), adapter (a PEFT folder or .gguf adapter, a list of them, or a dict by name),
-    announce (called with the memory plan before loading), progress (called with the byte count of every piece).
+    Options:
+        device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
+        context: the most tokens of prompt and reply together; by default as many as the model allows.
+        kv: the type of the KV cache, "f16" (the default) or "f32".
+        precision: "exact" (the default), or "fast": products of a few rows take 8-bit inputs, those around attention
+            16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.
+        ple: where the per-layer table of E2B and E4B lies, "gpu" or "host"; by default "auto", where it fits.
+        memory: the most GPU memory to use, in bytes.
+        projector: the file with the vision and audio towers, if the model file lacks them.
+        adapter: a PEFT folder or .gguf adapter, a list of them, or a dict by name.
+        announce: called with the memory `Plan` before anything is loaded.
+        progress: called with the byte count of every piece.
     """
     return run(aload(target, **options))
 
 
 @checked
-async def aload(
-    target: str | Path | None = None,
+async def aload(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
+    """`load`, for code that runs in an event loop."""
+    refuse_unknown_options("load", options)
+    return await _load(target, **options)
+
+
+async def _load(
+    target: str | Path | None,
     *,
     projector: str | Path | None = None,
     adapter: "str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None" = None,
@@ -71,7 +85,6 @@ async def aload(
     announce: Callable[[Plan], None] | None = None,
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> Model:
-    """`load`, for code that runs in an event loop."""
     options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
     called("progress", progress, "a function that takes a number of bytes")
     if announce is not None:
@@ -120,6 +133,7 @@ async def assemble(files: ModelFiles, opened: Sequence[Gguf], loading: Loading) 
     with ExitStack() as unless_loaded:
         try:
             config = Config.from_gguf(opened[0])
+            loading = replace(loading, options=_within_own_context(files, config, loading.options))
             fitting = await _adapters(opened[0], config, loading)  # before loading, so a misfit fails early
             backend = await _backend(files.name, opened, config, loading, vocabulary)
             unless_loaded.callback(backend.close)
@@ -132,6 +146,14 @@ async def assemble(files: ModelFiles, opened: Sequence[Gguf], loading: Loading) 
             raise ModelError(str(error).replace(opened[0].source.name, files.name)) from None
         unless_loaded.pop_all()
         return model
+
+
+def _within_own_context(files: ModelFiles, config: Config, options: Options) -> Options:
+    """The options; a caller who names no context gets the model's own `num_ctx`, as far as it can go."""
+    own = files.params.get("num_ctx", 0)
+    return (
+        options if options.context is not None or own < 1 else replace(options, context=min(own, config.context_length))
+    )
 
 
 async def _adapters(gguf: Gguf, config: Config, loading: Loading) -> Adapters:

@@ -5,7 +5,7 @@ notebook's) is not disturbed. A web page uses only the async names.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("this coroutine needs an event loop: use the async name of the function instead")
 
 
-def iterate(items: AsyncIterator[T]) -> Iterator[T]:
+def iterate(items: AsyncIterator[T]) -> Generator[T, None, None]:
     """The items of an async iterator, one by one; breaking out of the loop closes it."""
     try:
         while True:

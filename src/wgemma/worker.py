@@ -15,11 +15,10 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
 
-from wgemma.api import Model, Part
+from wgemma.api import Model, Part, Usage
 from wgemma.engine.adapting import ALL
 from wgemma.engine.opening import bytes_to_read, table_choices
 from wgemma.engine.options import Options
-from wgemma.engine.replying import Usage
 from wgemma.errors import (
     AdapterError,
     BadLogits,

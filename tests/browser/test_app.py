@@ -156,7 +156,7 @@ def test_models_are_shown_with_size_and_fit_and_bring_their_own_settings(app):
 def test_settings_count_at_once_and_nonsense_is_explained(app):
     app["settings"].click()
     app["setting-system"].fill("Be brief.")
-    for name, value in {"temperature": "0", "topK": "7", "topP": "0.5", "minP": "0.1", "seed": "42"}.items():
+    for name, value in {"temperature": "0", "topK": "7", "topP": "0.5", "minP": "0.1", "seed": "-1"}.items():
         app[f"setting-{name}"].fill(value)
     app["setting-maxTokens"].fill("9")
     app["setting-topP"].fill("3")
@@ -170,7 +170,7 @@ def test_settings_count_at_once_and_nonsense_is_explained(app):
     app.ask("Again")  # new chats begin with what was set last
     for asked in app.asked():
         assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
-        options = {"think": False, "temperature": 0, "topK": 7, "topP": 0.5, "minP": 0.1, "seed": 42, "maxTokens": 9}
+        options = {"think": False, "temperature": 0, "topK": 7, "topP": 0.5, "minP": 0.1, "seed": -1, "maxTokens": 9}
         assert asked["options"] == options
 
 
@@ -413,7 +413,7 @@ def test_a_chat_saved_at_the_command_line_can_be_imported(app):
         {"role": "user", "content": [picture, {"type": "text", "text": "And this?"}]},
         {"role": "assistant", "content": "A cat.", "thinking": "Hm."},
     ]
-    settings = {"think": True, "parameters": {"top_k": 5}}
+    settings = {"think": "low", "parameters": {"top_k": 5}}
     saved = {"format": "wgemma chat", "version": 1, "model": "gemma4:e2b", "system": "Be brief.", "settings": settings}
     app["import"].set_input_files(as_file({**saved, "messages": said}))
     app["message-user"].wait_for()

@@ -35,7 +35,7 @@ def test_a_port_that_is_asked_for_and_taken_is_refused(taken: int, capsys: pytes
     assert main(["app", "--port", str(taken)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"cannot listen on port {taken} of 127.0.0.1: another program is using it" in said.err
+    assert f"Cannot listen on port {taken} of 127.0.0.1: another program is using it" in said.err
 
 
 def test_the_usual_port_gives_way_when_it_is_taken(store: Path) -> None:

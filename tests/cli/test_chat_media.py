@@ -45,16 +45,30 @@ def test_what_is_no_path_of_a_picture_or_sound_stays(folder: Path, monkeypatch: 
     for line in (
         "cat.png is a good name",  # a bare word
         f"read '{folder}/notes.txt'",
-        "see /nowhere/cat.png",
+        'rename "a.png" to "b.png"',
+        "![a cat](./nowhere/cat.png) in img/cat.png",
         "https://example.org/cat.png",
         "it's  'quoted'  \\ oddly",
-        "~nobody/cat.png",
-        "'\0/cat.png'",
         "",
     ):
         assert find(line) == (line, [])
     assert find("and ./cat.png?") == ("and", [Path("cat.png")])
     assert find("and ./cat.png ?") == ("and ?", [Path("cat.png")])
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("see /nowhere/cat.png", "/nowhere/cat.png"),
+        ("what is in ./nope.JPG?", "./nope.JPG"),
+        ("'/no where/voice.wav' who speaks?", "/no where/voice.wav"),
+        ("file:///nowhere/cat.png", "file:///nowhere/cat.png"),
+    ],
+)
+def test_a_picture_or_sound_that_is_not_there_is_named(line: str, path: str) -> None:
+    with pytest.raises(MediaError) as caught:
+        find(line)
+    assert str(caught.value).startswith(f"{path}: no such file.")
 
 
 def test_a_file_is_read_when_it_is_attached(folder: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert (ended.value.code, capsys.readouterr().out) == (0, f"wgemma {__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["show"], ["list", "--nonsense"], ["verify", "a", "b"]])
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["merge"], ["list", "--nonsense"], ["verify", "a", "b"]])
 def test_a_wrong_option_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -96,7 +96,7 @@ NONSENSE = [
 @pytest.mark.parametrize("verb", ["show", "verify", "tokenize"])
 @pytest.mark.parametrize("target", NONSENSE, ids=lambda target: ascii(target)[:20])
 def test_nonsense_is_answered_in_a_sentence(verb: str, target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [verb, target, "text"] if verb == "tokenize" else [verb, target]
+    arguments = [verb, "-m", target, "text"] if verb == "tokenize" else [verb, target]
     assert main(arguments) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -161,7 +161,12 @@ def test_odd_values_of_every_option_are_sentences(
     built = parser()
     monkeypatch.setattr("wgemma.cli.parser", lambda: built)
     actions = verbs()[verb]._actions
-    needed = ["nowhere.gguf" for action in actions if not action.option_strings and action.nargs not in ("*", "?")]
+    positional = [action for action in actions if not action.option_strings]
+    needed = [
+        "nowhere.gguf"
+        for action in positional
+        if action.nargs not in ("*", "?") or (positional == [action] and action.nargs == "?")
+    ]
     needed += [f"{action.option_strings[-1]}=out" for action in actions if action.required and action.option_strings]
     valued = [action.option_strings[-1] for action in actions if action.option_strings and action.nargs != 0]
     tries = [[*needed, f"{option}={odd}"] for option in valued for odd in ODD]
@@ -178,13 +183,20 @@ def test_odd_values_of_every_option_are_sentences(
         assert max(map(len, told.split("\n")), default=0) < 1000, arguments
 
 
+@pytest.mark.parametrize("value", ["5", "x", "-70", "1120.0"])
+def test_a_budget_names_its_five_values(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "Hello", f"--budget={value}"])
+    assert f"argument --budget: '{value}' is not a budget; use 70, 140, 280, 560 or 1120" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
         ("max-tokens", "-1"),
         ("context", "-1"),
         ("context", "0"),
-        ("seed", "-1"),
+        ("seed", str(1 << 64)),
         ("temperature", "1e400"),
         ("top-k", "-1"),
     ],
@@ -193,5 +205,5 @@ def test_a_number_out_of_range_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str, value: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert main(["run", "nowhere.gguf", "Hello", f"--{option}={value}"]) == 1
+    assert main(["run", "-m", "nowhere.gguf", "Hello", f"--{option}={value}"]) == 1
     assert f"wgemma: {option.replace('-', '_')} is " in capsys.readouterr().err

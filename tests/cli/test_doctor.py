@@ -76,7 +76,7 @@ def test_no_adapter_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypa
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        "wgemma: no WebGPU adapter was found. Install your GPU's Vulkan driver, "
+        "wgemma: No WebGPU adapter was found. Install your GPU's Vulkan driver, "
         "or mesa-vulkan-drivers for a software one.\n"
     )
 
@@ -92,6 +92,6 @@ def test_hints_fit_the_adapter() -> None:
         info=replace(good.info, kind="CPU"), limits=DEFAULT_LIMITS, features=frozenset({"timestamp-query"})
     )
     cpu, lacking, floor = hints(plain)  # type: ignore[arg-type]
-    assert "runs on the CPU" in cpu
+    assert "the processor does the work" in cpu
     assert "lacks subgroups" in lacking
     assert "limited to 128 MiB" in floor

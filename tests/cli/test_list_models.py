@@ -1,13 +1,17 @@
 """`wgemma list` shows the models in the store."""
 
 import json
+import re
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
+from gguf_writer import write_gguf
 from wgemma.cli import main
-from wgemma.cli.list_models import _age
+from wgemma.cli.list_models import _age, problem
+from wgemma.files.ollama import Store
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +24,7 @@ def test_the_table_holds_every_listed_model(store: Path, capsys: pytest.CaptureF
     expected = json.loads((store / "EXPECTED.json").read_text("utf-8"))["models"]
     assert main(["list"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED"]
+    assert header.split() == ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "NOTE"]
     assert {row.split()[0] for row in rows} == {name for name, fields in expected.items() if fields["listed"]}
     tiny = next(row for row in rows if row.startswith("gemma4:tiny "))
     assert tiny.split()[1:6] == ["8f5b85e891fa", "1.3", "MB", "689K", "Q8_0"]
@@ -33,6 +37,63 @@ def test_json_is_for_machines(store: Path, capsys: pytest.CaptureFixture[str]) -
         fields = expected[record["name"]]
         assert (record["digest"], record["size"]) == (fields["digest"], fields["size"])
         assert record["details"] == fields.get("details", record["details"])
+
+
+def test_what_cannot_run_says_why(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = json.loads((store / "EXPECTED.json").read_text("utf-8"))["models"]
+    assert main(["list", "--json"]) == 0
+    problems = {record["name"]: record["problem"] for record in json.loads(capsys.readouterr().out)}
+    assert {name for name, why in problems.items() if why is None} == {
+        name for name, fields in expected.items() if fields["runnable"]
+    }
+    assert {name: why for name, why in problems.items() if why} == {
+        "gemma4:missing": "a file of it is missing",
+        "gemma4:mlx": "it is stored as 'safetensors'; wgemma reads GGUF only",
+        "gemma4:nomodel": "it has no model file",
+        "llama-mini:latest": "its architecture is llama; wgemma runs gemma4 only",
+    }
+    assert main(["list"]) == 0
+    assert "cannot run: it has no model file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (write_gguf({"general.architecture": "llama"}), "the architecture is 'llama'; wgemma runs gemma4 only"),
+        (b"GGUF", "at byte 4: the file ends inside the version"),
+        (b"", "at byte 0: the file ends inside the magic number"),
+        (write_gguf({"general.architecture": "gemma4"}), "the key gemma4.block_count is missing"),
+    ],
+    ids=["architecture", "cut off", "empty", "keys"],
+)
+def test_a_header_that_does_not_fit_is_noted(
+    content: bytes, words: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Store(shutil.copytree(store, tmp_path / "store"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy.root))
+    model = copy.model("gemma4:tiny")
+    model.model.write_bytes(content)
+    assert problem(model) == words
+
+
+def test_a_tensor_type_wgemma_lacks_is_noted(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Store(shutil.copytree(store, tmp_path / "store"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy.root))
+    model = copy.model("gemma4:tiny")
+    data = model.model.read_bytes()
+    name = b"blk.0.attn_q.weight"
+    kind = data.index(name) + len(name) + 4 + 2 * 8  # after its rank and two dimensions
+    model.model.write_bytes(data[:kind] + struct.pack("<I", 16) + data[kind + 4 :])
+    assert re.fullmatch(
+        r"at byte \d+: 'blk.0.attn_q.weight' has type IQ2_XXS, which wgemma cannot read", str(problem(model))
+    )
+
+
+def test_the_family_of_another_model_is_known_without_its_file(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wgemma.files.gguf.Gguf.open", None)  # opens nothing
+    assert problem(Store(store).model("llama-mini")) == "its architecture is llama; wgemma runs gemma4 only"
 
 
 def test_an_empty_store_says_what_to_do(

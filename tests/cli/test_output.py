@@ -1,5 +1,6 @@
 """Output is aligned, readable, safe for a terminal, and JSON where promised."""
 
+import ast
 import json
 import math
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wgemma.cli.output import as_json, clean, human_bytes, human_count, progress, table
+import wgemma
+from wgemma.cli.output import ORDINARY, as_json, clean, human_bytes, human_count, progress, sentence, table
 
 
 @given(st.text())
@@ -84,3 +86,52 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress_of_nothing_does_not_divide_by_it() -> None:
     with progress("hashing", 0) as bar:
         bar(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the prompt is empty.", "The prompt is empty."),
+        ("there is no setting 'x'.", "There is no setting 'x'."),
+        ("gemma4:e2c is not in the store.", "gemma4:e2c is not in the store."),
+        ("cat.png: no such file.", "cat.png: no such file."),
+        ("top_k is 'many'.", "top_k is 'many'."),
+        ("context is 0.", "context is 0."),
+        ("'much' is not a scale.", "'much' is not a scale."),
+        ("There is no command /x.", "There is no command /x."),
+        ("", ""),
+    ],
+)
+def test_an_error_is_in_sentence_case_unless_it_begins_with_a_name(text: str, shown: str) -> None:
+    assert sentence(text) == shown
+
+
+# Words that begin an error and are names: of settings, fields and files.
+NAMES = {
+    "adapter", "adapter.type", "betas", "cancel", "chunks", "context", "device", "general.type", "instruction,",
+    "kernels/", "logit_bias", "messages", "messages[", "module", "out", "peft_type", "per_layer_token_embd.weight",
+    "rank_pattern", "rope_freqs.weight", "schedule", "seq", "target_parameters", "targets", "texts", "texts[", "think",
+    "tokenizer.ggml.tokens", "verify",
+    "warmup", "web/", "web/sw.js", "wgemma", "wgpu",
+}  # fmt: skip
+# What follows a place, as in "line 3: contains an image".
+CLAUSES = {"contains", "nested", "not"}
+
+
+def first_words() -> set[str]:
+    """The first word of every error that the package raises, where it is written out and in lower case."""
+    found = set()
+    for path in Path(wgemma.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            text: ast.AST = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            if name.endswith(("Error", "Lost", "OutOfMemory", "Overflow")) and isinstance(text, ast.Constant):
+                found.add(str(text.value).partition(" ")[0])
+    return {word for word in found if word[:1].islower()}
+
+
+def test_every_error_begins_with_a_capital_letter_or_a_name() -> None:
+    assert len(first_words() & ORDINARY) > 10
+    assert first_words() - ORDINARY - CLAUSES <= NAMES

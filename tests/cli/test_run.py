@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from wgemma.engine import opening
 from wgemma.engine.opening import Plan
 from wgemma.errors import DeviceError, Error, SessionError, SettingsError
 from wgemma.files.gguf import Gguf
+from wgemma.gpu.native import NativeDevice
 from wgemma.model.config import Config
 from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
@@ -61,8 +63,8 @@ def test_a_prompt_is_answered_on_standard_output() -> None:
     assert done.returncode == 0
     assert done.stdout.strip() and done.stdout.endswith(b"\n")
     told = done.stderr.decode()
-    assert "gemma4:tiny on " in told
-    assert all(fact in told for fact in ("load  ", "prompt  ", "re-used  ", "generated    8 tokens", "first token  "))
+    assert "gemma4:tiny on " in told and "re-used" not in told
+    assert all(fact in told for fact in ("load  ", "prompt  ", "generated    8 tokens", "first token  "))
     assert "Traceback" not in told
 
 
@@ -110,6 +112,21 @@ def test_pictures_and_sounds_come_before_the_prompt(asked: list[Any], cat: Path,
     assert [part["type"] for part in asked[-1][0]["content"]] == ["image"]
 
 
+def test_a_picture_named_in_the_prompt_is_attached(
+    asked: list[Any], cat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here(["run", TINY, f"What is in '{cat}' here?", *SHORT], b"see /nowhere/else.png") == 0
+    image, text = asked[-1][0]["content"]
+    assert image["image"] == cat.read_bytes()
+    assert text["text"] == "What is in here?\n\nsee /nowhere/else.png"  # a pipe is only text
+    assert f"Attached: {cat}." in capsys.readouterr().err
+    cat = cat.rename(cat.with_name("cat.png"))
+    assert run_here(["run", str(cat), "--device", "reference"]) == 0
+    assert [part["type"] for part in asked[-1][0]["content"]] == ["image"]
+    assert run_here(["run", "What is in ./nope.png?"]) == 1
+    assert "wgemma: ./nope.png: no such file." in capsys.readouterr().err
+
+
 def test_a_picture_is_seen(cat: Path) -> None:
     without = json.loads(wgemma(TINY, "hello", "--json", *SHORT).stdout)
     seen = wgemma(TINY, "hello", "--image", str(cat), "--budget", "70", "--json", *SHORT)
@@ -135,6 +152,29 @@ def test_control_characters_of_the_model_do_not_reach_the_terminal() -> None:
     assert "\x14" in said
     assert "\x14" not in shown
     assert "\\x14" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "think"),
+    [
+        ([], False),
+        (["--think"], True),
+        (["--think=false"], False),
+        (["--think", "low"], "low"),
+        (["--thinking-budget", "9"], True),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_thinking_is_asked_for_by_level(options: list[str], think: bool | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def chat(self: Any, messages: list[Any], **how: Any) -> Iterator[Part]:
+        seen.append((messages[-1]["content"], how["think"]))
+        yield Part("content", finish_reason="stop", usage=Usage(1, 0, 1))
+
+    monkeypatch.setattr("wgemma.api.Model.chat", chat)
+    assert run_here(["run", "-m", TINY, "--device", "reference", *options, "Why?"]) == 0
+    assert seen == [("Why?", think)]
 
 
 def test_a_stop_text_ends_the_answer() -> None:
@@ -182,10 +222,11 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ([TINY, "--json"], "The prompt is empty."),
         (["gemma4:tinny", "hi"], "Did you mean gemma4:tiny"),
         (["nowhere.gguf", "hi"], "no such file"),
         (["llama-mini", "hi"], "gemma4 only"),
-        ([TINY, "hi", "--device", "no such thing"], "no adapter is called"),
+        ([TINY, "hi", "--device", "no such thing"], "No adapter is called"),
         ([TINY, "hi", "--image", "nowhere.png"], "nowhere.png: no such file"),
         (["gemma4:legacy", "hi", "--audio", __file__, "--device", "reference"], "is not a sound wgemma can read"),
         (
@@ -198,7 +239,7 @@ def test_adapters_are_applied_as_much_as_asked_for(store: Path, capsys: pytest.C
         (["gemma4:legacy", "hi", "--adapter", __file__, "--device", "reference"], "test_run.py"),
         ([TINY, "hi", "--temperature", "nan"], "temperature is nan"),
         ([TINY, "hi", "--max-tokens", "0"], "max_tokens is 0"),
-        ([TINY, "hi", "--seed", "-1"], "seed is -1"),
+        ([TINY, "hi", "--seed", str(1 << 64)], "seed is 1844"),
         ([TINY, "x" * 99999, "--context", "64", "--device", "reference"], "the context holds 64"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -245,6 +286,25 @@ def test_the_plan_names_every_part_and_their_sum() -> None:
         "m on g: weights 1.0 kB (GPU), per-layer table 2.0 kB (host, read row by row), "
         "KV cache 3.0 kB (GPU, once all 77 tokens are in use), activations 4.0 kB (GPU), total 8.0 kB (GPU)"
     )
+
+
+def test_a_software_adapter_is_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {"CPU": "memory", "DiscreteGPU": "GPU"}
+    for kind, place in kinds.items():
+
+        def opened(name: str | None, kind: str = kind) -> NativeDevice:
+            device = NativeDevice()
+            device.info = replace(device.info, kind=kind)
+            return device
+
+        monkeypatch.setattr("wgemma.cli.chat_model.open_device", opened)
+        assert run_here(["run", TINY, "hello", "--max-tokens", "2"]) == 0
+        told = capsys.readouterr().err
+        assert f"({place})" in told and f"({place}, once all 2048 tokens are in use)" in told
+        assert told.count("the processor does the work") == (kind == "CPU")
+        assert ("install its driver" in told and "GPU)" not in told) == (kind == "CPU")
+    assert run_here(["run", TINY, "hello", "--max-tokens", "2", "--json"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_is_opened_parsed_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,6 +432,8 @@ def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
     assert "architecture    gemma4" in chat.say("/show info")
     assert "<|turn>user" in chat.say("/show template")
     assert "think first" in chat.say("/set think")
+    assert "think first" in chat.say("/set think low")
+    assert "it must be one of false, true, low, medium, high" in chat.say("/set think much")
     assert "(cut off after 3 tokens" in chat.say("hello")
 
 
@@ -624,7 +686,11 @@ def test_a_reply_remembers_what_came_and_when() -> None:
     assert (reply.thinking, reply.text, reply.finish_reason) == ("hm", "Yes", "stop")
     told = statistics(reply, 1.5)
     assert "load         1.50 s" in told
-    assert "re-used      2 tokens; 3 were computed" in told
+    assert "re-used      2 tokens; 3 computed" in told
+    assert "generated    3 tokens" in told
+    reply.usage = Usage(5, 0, 1, 5)
+    told = statistics(reply)
+    assert "re-used" not in told and "generated    1 token\n" in told
     assert remark(reply, 100) == ""
 
 

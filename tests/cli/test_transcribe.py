@@ -13,7 +13,8 @@ import pytest
 
 from wgemma.api import Part, Usage
 from wgemma.cli import main
-from wgemma.cli.transcribe import PROMPT, hearing_model
+from wgemma.cli.transcribe import PROMPT, hearing_model, prompt_for
+from wgemma.files.locate import locate
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,29 @@ def test_a_long_recording_comes_piece_by_piece(
     record = json.loads(capsys.readouterr().out)
     assert record["text"] == "piece 3\npiece 4"
     assert [piece["start"] for piece in record["pieces"]] == [0, round(lengths[0] / 16_000, 3)]
+
+
+def test_the_embedded_model_transcribes_its_own_samples(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    cases = json.loads((data / "embedded/sample.json").read_text())
+    samples = {case["sound"]: case["messages"][-1]["content"] for case in cases if case["skill"] == "transcripts"}
+    assert len(samples) == 3
+    for sound, text in samples.items():
+        assert main(["transcribe", str(data / "embedded" / sound)]) == 0
+        printed = capsys.readouterr()
+        assert printed.out == f"{text}\n"
+        assert printed.err.startswith("Using wgemma-tiny, the tiny demonstration model that comes with wgemma.\n")
+    assert main(["transcribe", str(data / "embedded" / sound), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out)["text"], printed.err) == (text, "")
+
+
+def test_a_copy_of_the_embedded_model_is_asked_in_its_own_words(data: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(locate(None).model, tmp_path / "mine.gguf")
+    assert prompt_for(locate(copy)) == "Transcribe this."
+    assert prompt_for(locate("gemma4:tiny")) == PROMPT
 
 
 def test_without_a_name_the_most_recent_model_that_hears_is_used(

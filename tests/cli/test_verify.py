@@ -34,9 +34,37 @@ def test_damage_is_told_with_what_to_do(store: Store, capsys: pytest.CaptureFixt
     assert message.endswith("Delete it and `ollama pull gemma4:tiny` again.")
 
 
+@pytest.mark.parametrize("arguments", [[], ["wgemma-tiny"]], ids=["default", "by name"])
+def test_the_embedded_model_is_checked_against_its_own_checksum(
+    arguments: list[str], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", *arguments]) == 0
+    assert capsys.readouterr().out == "wgemma-tiny is intact: 15.5 MB.\n"
+
+
+def test_a_damaged_embedded_model_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("wgemma.embedded._FILE", tmp_path / "tiny.gguf")
+    assert main(["verify"]) == 1
+    assert "tiny.gguf is damaged: its bytes hash to " in capsys.readouterr().err
+
+
 def test_a_missing_blob_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "gemma4:missing"]) == 1
-    assert "is missing. `ollama pull` the model again." in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith("wgemma: gemma4:missing: the blob sha256-")
+    assert "is missing. `ollama pull` the model again." in message
+
+
+def test_a_model_without_its_file_is_not_intact(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "gemma4:nomodel"]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        "",
+        "wgemma: gemma4:nomodel has no model layer. `ollama pull gemma4:nomodel` again.\n",
+    )
 
 
 def test_an_unknown_name_suggests_the_nearest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

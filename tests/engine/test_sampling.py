@@ -213,4 +213,10 @@ def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any
 
 def test_whole_numbers_may_come_as_floats_and_seeds_may_be_negative() -> None:
     assert Sampling(top_k=64.0).top_k == 64  # type: ignore[arg-type]
-    assert Sampling(seed=-1).pack(16)[32:40] == b"\xff" * 8
+    assert Sampling(seed=-2).pack(16)[32:40] == b"\xfe" + b"\xff" * 7
+
+
+def test_a_seed_of_minus_one_is_random_as_in_ollama() -> None:
+    assert Sampling(seed=-1).seed is None
+    assert len({Sampling(seed=-1).settled().seed for _ in range(3)}) == 3
+    assert Sampling(seed=-1.0) == Sampling(seed=None)

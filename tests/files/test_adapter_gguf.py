@@ -116,9 +116,9 @@ def test_the_gguf_package_reads_what_is_written(path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"general__type": "model"}, "this is a 'model' file, not an adapter (general.type)."),
-        ({"general__type": None}, "this is a 'model' file, not an adapter (general.type)."),
-        ({"adapter__type": "control_vector"}, "this is a 'control_vector' adapter; wgemma applies 'lora' only."),
+        ({"general__type": "model"}, "general.type is 'model', so this is not an adapter."),
+        ({"general__type": None}, "general.type is 'model', so this is not an adapter."),
+        ({"adapter__type": "control_vector"}, "adapter.type is 'control_vector'; wgemma applies 'lora' only."),
         ({"general__architecture": "llama"}, "this adapter is for 'llama'; wgemma runs gemma4 only."),
         ({"adapter__alora__invocation_tokens": [1, 2]}, "this is an activated LoRA (aLoRA), which wgemma "
          "does not apply."),

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from platform import node
+from types import SimpleNamespace
 
 import pytest
 
+from gguf_writer import write_gguf
 from wgemma.errors import GgufError, SourceError
 from wgemma.files import download as module
 from wgemma.files import web
-from wgemma.files.download import cache_folder, download
+from wgemma.files.download import cache_folder, download, readable
+from wgemma.files.gguf import Gguf
 from wgemma.files.sources import HttpSource
 
 DATA = b"GGUF" + bytes(i * i % 251 for i in range(100_000))
@@ -34,6 +37,8 @@ class Server:
         self.headers: dict[str, str] = {"ETag": '"one"'}
         self.redirect: dict[str, str] = {}  # headers of a redirect to the file
         self.ranges = True
+        self.length = True  # say how long a whole file is
+        self.dripping = threading.Event()  # never set
         self.limit: int | None = None  # respond with errors after this many bytes of the file
         self.cut: int | None = None  # cut a response after this many bytes
         self.requests = 0
@@ -74,8 +79,12 @@ class Server:
             self._head(request, 302, {"Location": "/storage", "Content-Length": "0", **self.redirect})
             return
         if not self.ranges:
-            self._head(request, 200, {"Content-Length": str(len(self.data))})
-            request.wfile.write(self.data)
+            self._head(request, 200, {"Content-Length": str(len(self.data))} if self.length else {})
+            if "drip" in request.path:
+                request.wfile.write(self.data[:8])
+                self.dripping.wait(0.2)
+            request.wfile.write(self.data[: self.cut])
+            request.close_connection = True
             return
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["Range"])
         assert asked is not None
@@ -355,11 +364,92 @@ def test_what_is_not_a_gguf_is_not_downloaded(server: Server, tmp_path: Path, da
     assert files(tmp_path) == []
 
 
-def test_a_server_without_ranges_is_refused(server: Server, tmp_path: Path) -> None:
+# Whole
+
+
+@pytest.fixture
+def whole(server: Server) -> Server:
+    """A server that sends only whole files."""
     server.ranges = False
-    with pytest.raises(SourceError, match="ignores Range requests"):
-        download(server.url + "/m.gguf", folder=tmp_path)
+    return server
+
+
+def test_a_server_without_ranges_sends_the_whole_file(whole: Server, tmp_path: Path) -> None:
+    whole.redirect = {"X-Linked-ETag": f'"{SHA256}"'}
+    seen: list[int] = []
+    path = download(whole.url + "/m.gguf", folder=tmp_path, progress=seen.append)
+    assert (path.read_bytes(), sum(seen)) == (DATA, len(DATA))
+    assert json.loads(path.with_name(path.name + ".json").read_text()) == {"size": len(DATA), "sha256": SHA256}
+    whole.stop()
+    assert download(whole.url + "/m.gguf", folder=tmp_path) == path
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_file_of_unknown_length_is_whole_if_its_header_says_so(whole: Server, tmp_path: Path) -> None:
+    whole.data, whole.length = write_gguf(tensors={"a": ("F32", (64,), None)}), False
+    assert download(whole.url + "/m.gguf", folder=tmp_path).read_bytes() == whole.data
+    whole.data = whole.data[:-4]
+    with pytest.raises(SourceError, match=r"the connection dropped after 0\.0 MB, and this server cannot resume"):
+        download(whole.url + "/other.gguf", folder=tmp_path)
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_whole_file_that_breaks_off_is_not_kept(whole: Server, tmp_path: Path) -> None:
+    whole.cut = 60_000
+    with pytest.raises(SourceError, match=r"the connection dropped after 0\.1 MB, and this server cannot resume"):
+        download(whole.url + "/m.gguf", folder=tmp_path)
     assert files(tmp_path) == []
+    whole.cut = None
+    assert download(whole.url + "/m.gguf", folder=tmp_path).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("data", [b"<!DOCTYPE html>" + bytes(50_000), b"GGU", b""])
+def test_a_whole_file_that_is_no_gguf_is_not_kept(whole: Server, tmp_path: Path, data: bytes) -> None:
+    whole.data = data
+    with pytest.raises(GgufError, match="not a GGUF file"):
+        download(whole.url + "/m.gguf", folder=tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_a_whole_file_with_another_digest_is_not_kept(whole: Server, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="damaged or a different file"):
+        download(f"{whole.url}/m.gguf#sha256={'0' * 64}", folder=tmp_path)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_a_whole_file_must_fit_on_the_disk(
+    whole: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: bool
+) -> None:
+    whole.length = length
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=90_000))
+    with pytest.raises(SourceError, match=r"but only 0\.1 MB are free" if length else "which is too much"):
+        download(whole.url + "/m.gguf", folder=tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_a_whole_file_that_drips_is_given_up(whole: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "WINDOW", 0.05)
+    monkeypatch.setattr(web, "SLOWEST", 1 << 40)
+    whole.length = False
+    with pytest.raises(SourceError, match="the server is too slow"):
+        download(whole.url + "/m.gguf?drip", folder=tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_a_header_can_be_read_from_a_server_without_ranges(
+    whole: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole.data = write_gguf({"general.name": "far away"})
+    with Gguf.open(readable(whole.url + "/m.gguf")) as gguf:
+        assert gguf.metadata == {"general.name": "far away"}
+    whole.ranges = True
+    assert readable(whole.url + "/m.gguf") == whole.url + "/m.gguf"
+    assert readable(tmp_path) == tmp_path
+
+
+# Refused, too
 
 
 @pytest.mark.parametrize(
@@ -397,7 +487,7 @@ def test_a_disk_that_fills_up_keeps_the_part(server: Server, tmp_path: Path) -> 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, limits[1]))
     try:
-        with pytest.raises(SourceError, match=r"cannot grow: .* The download so far is kept"):
+        with pytest.raises(SourceError, match=r"cannot grow: .* try again; the download resumes"):
             download(server.url + "/m.gguf", folder=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wgemma import Gguf, SourceError, StoreError
+from gguf_writer import write_gguf
+from wgemma import Gguf, ModelError, SourceError, StoreError, load
 from wgemma.errors import Error
 from wgemma.files.locate import DEFAULT_PARAMS, locate
 
@@ -48,6 +49,28 @@ def test_a_gguf_path_is_a_file(blob: Path, tmp_path: Path) -> None:
     for target in (path, str(path)):
         found = locate(target)
         assert (found.model, found.stored, found.prompt_style) == (path, None, None)
+
+
+@pytest.mark.parametrize("name", ["my-lora", "my-lora/", "my-lora/adapter_config.json"])
+def test_a_peft_folder_is_named_as_an_adapter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-lora").mkdir()
+    (tmp_path / "my-lora/adapter_config.json").write_text("{}")
+    for target in (name, Path(name)):
+        with pytest.raises(ModelError) as caught:
+            locate(target)
+        path = str(target)
+        assert str(caught.value) == (
+            f"{path}: this is a LoRA adapter, not a model. Add it to one: `wgemma run MODEL --adapter {path}`."
+        )
+
+
+def test_a_gguf_adapter_is_named_as_an_adapter(tmp_path: Path) -> None:
+    path = tmp_path / "my lora.gguf"
+    path.write_bytes(write_gguf({"general.architecture": "gemma4", "general.type": "adapter"}))
+    with pytest.raises(ModelError) as caught:
+        load(path, device="reference")
+    assert str(caught.value).endswith(f"not a model. Add it to one: `wgemma run MODEL --adapter '{path}'`.")
 
 
 def test_a_home_folder_is_expanded(blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

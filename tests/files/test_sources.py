@@ -216,7 +216,7 @@ def test_a_server_that_ignores_range_is_refused_before_it_sends_everything() -> 
         request.wfile.write(DATA)
 
     with serve(answer) as url, pytest.raises(SourceError, match=r"ignores Range requests.*Download the file"):
-        open_source(url)
+        HttpSource(url)
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,8 @@ def test_a_kernel_knows_its_bindings(device: NativeDevice) -> None:
         (0, "Metal", "Apple M3", 32),
         (0, "Metal", "AMD Radeon Pro 560", 4),
         (0x8086, "Vulkan", "Intel(R) Arc(tm) A770", 4),
+        (0x10005, "Vulkan", "llvmpipe (LLVM 15.0.6, 256 bits)", 8),
+        (0x10005, "Vulkan", "llvmpipe (LLVM 19.1.7, 128 bits)", 4),
     ],
 )
 def test_subgroups_are_as_wide_as_is_known_whatever_wgpu_says(vendor: int, backend: str, name: str, width: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wgemma.errors import TemplateError
-from wgemma.text.template import Segment, opens_in_thought, render, segments
+from wgemma.text.template import Segment, awaits_tools, opens_in_thought, render, segments
 
 GOLDENS = Path(__file__).resolve().parent.parent / "data" / "renderings.json"
 NAMES = sorted(json.loads(GOLDENS.read_text(encoding="utf-8"))["conversations"])
@@ -166,6 +166,35 @@ def test_assistant_messages_in_a_row_share_a_turn() -> None:
     assert "<|turn>model\nbc<turn|>\n<|turn>user\nd" in render(messages)
 
 
+CONTINUED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": " The sky is "}]
+
+
+def test_a_last_assistant_message_begins_the_reply() -> None:
+    """As transformers renders continue_final_message; a large model's reply has its empty thought, as when it wrote."""
+    assert render(CONTINUED) == "<bos><|turn>user\na<turn|>\n<|turn>model\nThe sky is"
+    assert render(CONTINUED, size="large").endswith("<|turn>model\n<|channel>thought\n<channel|>The sky is")
+    assert render(CONTINUED, size="large", think=True).endswith("<|turn>model\nThe sky is")
+    assert render(CONTINUED, open_reply=False).endswith("The sky is<turn|>\n")
+    assert segments(CONTINUED)[-1] == Segment("The sky is", False, own=True)
+
+
+def test_a_continued_reply_keeps_its_thought_and_may_be_empty() -> None:
+    thought = {"role": "assistant", "thinking": "Blue?", "content": "It is"}
+    for size in SIZES:
+        text = render([CONTINUED[0], thought], size=size, think=True)  # type: ignore[arg-type]
+        assert text.endswith("<|turn>model\n<|channel>thought\nBlue?\n<channel|>It is")
+    empty = [CONTINUED[0], {"role": "assistant", "content": ""}]
+    assert render(empty) == render(CONTINUED[:1])
+    assert render(empty, size="large") == render(CONTINUED[:1], size="large")
+
+
+def test_a_reply_behind_tool_results_is_continued_in_their_turn() -> None:
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
+    messages = [CONTINUED[0], call, {"role": "tool", "content": "1"}, CONTINUED[1]]
+    assert render(messages).endswith("<tool_response|>The sky is")
+    assert awaits_tools(segments([CONTINUED[0], call])) and not awaits_tools(segments(messages))
+
+
 def test_thinking_stays_only_behind_the_last_user_message() -> None:
     old = {"role": "assistant", "content": "b", "thinking": "old"}
     new = {"role": "assistant", "reasoning": "new", "tool_calls": [{"function": {"name": "f"}}]}
@@ -221,7 +250,7 @@ def called(arguments: Any) -> list[Any]:
         (["Hello"], r"messages\[0\] must be an object"),
         ([{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}], r"messages\[1\] has the role 'bot'"),
         ([{"content": "a"}], "no role; use system, user"),
-        ([{"role": "user", "content": 5}], r"messages\[0\] has a content that is a int; write a string"),
+        ([{"role": "user", "content": 5}], r"messages\[0\] has an int as its content; write a string"),
         ([{"role": "user", "content": {"text": "a"}}], "write a string"),
         ([{"role": "user", "content": ["a"]}], "content part of unknown type"),
         ([{"role": "user", "content": [{"type": "smell"}]}], "content part of unknown type"),

@@ -35,6 +35,7 @@ def _command(arguments: "Sequence[str] | None") -> int:
     import os
     import sys
 
+    from wgemma.cli.output import sentence
     from wgemma.cli.parsing import told
     from wgemma.errors import Error
 
@@ -47,7 +48,7 @@ def _command(arguments: "Sequence[str] | None") -> int:
         sys.stdout.flush()
         return code
     except Error as error:
-        print(f"wgemma: {told(str(error))}", file=sys.stderr)
+        print(f"wgemma: {told(sentence(str(error)))}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader closed the pipe; keep the interpreter from complaining when it flushes at exit.

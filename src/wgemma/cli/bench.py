@@ -1,4 +1,4 @@
-"""`wgemma bench MODEL`: measures how fast a model runs here, and what share of the memory bandwidth it uses.
+"""`wgemma bench [MODEL]`: measures how fast a model runs here, and what share of the memory bandwidth it uses.
 
 A decoded token reads every weight once and all keys and values it attends to, so bytes per token × tokens per second is
 compared with what this adapter streams when it does nothing else. All figures are medians after a warm-up.
@@ -15,11 +15,13 @@ from time import perf_counter as clock
 from typing import TypeVar
 
 from wgemma.api import Model
+from wgemma.checks import counted
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
-from wgemma.cli.output import Bar, as_json, human_bytes, progress, table
+from wgemma.cli.output import ON_THE_PROCESSOR, Bar, as_json, human_bytes, progress, table
+from wgemma.cli.words import MODEL
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.generation import generate
 from wgemma.engine.opening import Plan
@@ -46,7 +48,7 @@ STREAM_SECONDS = 0.5
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("bench", help="measure how fast a model runs here")
-    verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help=MODEL)
     verb.add_argument(
         "--prompt", type=whole_numbers(1), default=[512, 2048], metavar="N,N", help="prefill prompts of N tokens"
     )
@@ -151,6 +153,8 @@ class Report:
 def bench(options: argparse.Namespace) -> int:
     locate(options.model)  # a wrong name is reported before anything is measured
     device = open_device()
+    if device.info.kind == "CPU":
+        say(ON_THE_PROCESSOR)
     try:
         report = measure(device, options)
     finally:
@@ -237,7 +241,7 @@ def load_model(device: Device, options: argparse.Namespace) -> tuple[Model, Load
 def fitting(sizes: Sequence[int], most: int, what: str, notes: list[str]) -> list[int]:
     for size in sizes:
         if size > most:
-            _note(f"{what} of {size} tokens was left out: the context has room for {max(most, 0)}.", notes)
+            _note(f"{what} of {counted(size, 'token')} was left out: the context has room for {max(most, 0)}.", notes)
     return [size for size in sizes if size <= most]
 
 
@@ -292,7 +296,7 @@ class Bencher:
         self.reads = Reads(runner)
 
     def prefill(self, count: int) -> Prefill:
-        say(f"measuring a prompt of {count} tokens")
+        say(f"measuring a prompt of {counted(count, 'token')}")
         ids = self.ids(count + 1)  # the last one belongs to the first decode step
         times = warmed_up(self.device, lambda: self._prompt(ids), self.repeat)
         return Prefill(count, count / median(read for read, _ in times), median(first for _, first in times))
@@ -307,7 +311,7 @@ class Bencher:
         return read, clock() - start
 
     def decode(self, depth: int, tokens: int, stream: float, profile: bool) -> Decode:
-        say(f"measuring {tokens} tokens at depth {depth}")
+        say(f"measuring {counted(tokens, 'token')} at depth {depth}")
         ids = self.ids(depth + 1)
         seconds = typical(self.device, lambda: self._decoding(ids, tokens), self.repeat)
         tape, program = self.runner.programs.decoding(depth + tokens, BARE)
@@ -399,7 +403,8 @@ class Bencher:
 
 
 def _print(report: Report) -> None:
-    place = {"gpu": ", per-layer table on the GPU", "host": ", per-layer table on the host"}.get(report.ple or "", "")
+    device = "in memory" if report.adapter["kind"] == "CPU" else "on the GPU"
+    place = {"gpu": f", per-layer table {device}", "host": ", per-layer table on the host"}.get(report.ple or "", "")
     loading = report.load
     how = f"{report.precision}, kv {report.kv}, context {report.context}{place}"
     print(f"{report.model} on {report.adapter['name']}, {how}")

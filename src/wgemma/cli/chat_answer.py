@@ -5,10 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from wgemma.api import Model, Part, PromptProgress, Usage
 from wgemma.cli.progress_line import ProgressLine
@@ -98,13 +98,15 @@ def answer(
         line.hear(progress)
 
     try:
-        with Stop() as stop, ProgressLine(stop.is_set, shown=not quiet) as line:
-            chat = model.chat(messages, cancel=stop, progress=follow, **options)
-            with closing(cast(Generator[Part, None, None], chat)) as parts:
-                for part in parts:
-                    line.end()
-                    reply.add(part)
-                    hear(part)
+        with (
+            Stop() as stop,
+            ProgressLine(stop.is_set, shown=not quiet) as line,
+            closing(model.chat(messages, cancel=stop, progress=follow, **options)) as parts,
+        ):
+            for part in parts:
+                line.end()
+                reply.add(part)
+                hear(part)
     except KeyboardInterrupt:
         model.reset()  # interrupted mid-step: the GPU's state cannot be trusted
         reply.finish_reason = "cancelled"

@@ -22,7 +22,7 @@ ALIASES = {"/help": "/?", "/exit": "/bye"}
 SET = {
     "system": "TEXT: set the system prompt; without TEXT, go back to the model's own",
     "parameter": "NAME VALUE: set a parameter, such as temperature 0.5",
-    "think": "let the model think before it answers",
+    "think": "let the model think before it answers; /set think low, medium or high limits it",
     "nothink": "answer at once",
     "history": "remember the lines you type, from one chat to the next",
     "nohistory": "stop remembering them",

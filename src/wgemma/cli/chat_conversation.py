@@ -12,6 +12,7 @@ from wgemma.checks import shown
 from wgemma.cli.chat_answer import Answer
 from wgemma.cli.chat_media import Content, packed, unpacked
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.thinking import LEVELS
 from wgemma.errors import SessionError, SettingsError
 from wgemma.text.template import render
 
@@ -34,8 +35,9 @@ PARAMETERS: dict[str, type] = {
     "thinking_budget": int,
     "stop": list,
 }
+THINK: dict[str, bool | str] = {"false": False, "true": True, **{level: level for level in LEVELS}}
 OLLAMA_NAMES = {"num_predict": "max_tokens"}
-RANGES = {"seed": (0, (1 << 64) - 1), "max_tokens": (1, 1 << 31), "thinking_budget": (0, 1 << 31)}
+RANGES = {"max_tokens": (1, 1 << 31), "thinking_budget": (0, 1 << 31)}
 
 
 @dataclass
@@ -43,7 +45,7 @@ class ChatSettings:
     """`values` holds what the user has set; the model's own settings apply to the rest."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    think: bool = False
+    think: bool | str = False  # or a level of engine/thinking.py
     hide_thinking: bool = False
     verbose: bool = False
 
@@ -58,6 +60,12 @@ class ChatSettings:
             raise SettingsError(f"there is no parameter {name!r:.80}. {hint}")
         self.values[name] = _texts(name, value) if name == "stop" else _number(name, value)
         return name
+
+    def put_think(self, level: str) -> None:
+        """Sets `think` from text."""
+        if level not in THINK:
+            raise SettingsError(f"think is {shown(level)}; it must be one of {', '.join(THINK)}.")
+        self.think = THINK[level]
 
     def options(self) -> dict[str, Any]:
         """The options for `Model.chat`."""
@@ -164,7 +172,8 @@ class Conversation:
             raise SessionError(f"{path} is damaged: its messages, system prompt or settings have the wrong type.")
         render(messages)  # rejects what could not be sent
         messages = unpacked(messages)
-        fresh = ChatSettings(think=settings.get("think") is True)
+        fresh = ChatSettings()
+        fresh.put_think(str(settings.get("think", False)).lower())
         parameters = settings.get("parameters")
         for name, value in parameters.items() if isinstance(parameters, dict) else ():
             fresh.put(name, value)

@@ -19,6 +19,7 @@ Content: TypeAlias = str | list[dict[str, Any]]  # of a message
 
 # Which paths in a line are worth opening; the first bytes then say what the file is.
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus"}
+PATH_STARTS = ("/", "./", "../", "~/", ".\\", "..\\", "file:")
 # A word: quoted, or with escaped spaces, the way terminals paste a dropped file.
 _WORD = re.compile(r"""(?<!\S)(?:'([^']+)'|"([^"]+)"|((?:\\.|[^\s\\])+))""")
 
@@ -40,7 +41,8 @@ def attach(path: str | Path, kind: str | None = None, budget: int | None = None)
 
 
 def find(line: str) -> tuple[str, list[Path]]:
-    """Splits a line into its text and the paths of the images and sounds in it."""
+    """Splits a line into its text and the paths of the images and sounds in it; one that is not there raises
+    `MediaError`."""
     found: list[Path] = []
 
     def look(word: re.Match[str]) -> str:
@@ -55,7 +57,8 @@ def find(line: str) -> tuple[str, list[Path]]:
 
 
 def _path(word: re.Match[str]) -> Path | None:
-    """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text."""
+    """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text, and so is
+    one that names no file, unless it begins as only a path does."""
     quoted, bare = word[1] or word[2], word[3]
     text = quoted or (bare if sys.platform == "win32" else re.sub(r"\\(.)", r"\1", bare))
     if not quoted and not any(slash in text for slash in "/\\"):
@@ -63,10 +66,14 @@ def _path(word: re.Match[str]) -> Path | None:
     for candidate in (text, text.rstrip("?.,;:!)")):  # "what is in /tmp/cat.png?"
         try:
             path = file_of(candidate) or Path(candidate).expanduser()
-            if path.suffix.lower() in SUFFIXES and path.is_file():
+            if path.suffix.lower() not in SUFFIXES:
+                continue
+            if path.is_file():
                 return path
         except (OSError, RuntimeError, ValueError):
             return None
+        if candidate.startswith(PATH_STARTS):
+            raise MediaError(f"{candidate}: no such file. To mention a file without sending it, leave out the slashes.")
     return None
 
 

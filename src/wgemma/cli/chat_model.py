@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
-from wgemma.cli.output import Bar, clean, human_bytes, progress
+from wgemma.cli.output import ON_THE_PROCESSOR, Bar, clean, human_bytes, progress
 from wgemma.cli.progress_line import no_line
 from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan
@@ -26,7 +26,7 @@ from wgemma.files.adapters import OpenAdapter, open_adapter
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.paths import mode, user_path
-from wgemma.files.sources import HttpSource, is_url
+from wgemma.files.sources import HttpSource, NoRanges, is_url
 from wgemma.gpu.device import Device
 from wgemma.loading import Loading, open_device, open_files
 from wgemma.sync import run
@@ -74,7 +74,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
             settings,
             device or "reference",
             [(adapter, None, scale) for adapter, scale in adapters],
-            announce=lambda planned: teller.announce(f"{_short(files)} on {_adapter(device)}", planned),
+            announce=lambda planned: teller.announce(_short(files), device, planned),
             progress=teller.advance,
         )
         model = run(open_files(files, loading, projector=getattr(options, "projector", None)))
@@ -104,8 +104,13 @@ class _Teller:
             much = "" if scale == 1 else f", {scale:g} times"
             _tell(f"with the adapter {adapter.name}: rank {adapter.rank}{much}", quiet=self._quiet)
 
-    def announce(self, title: str, planned: Plan) -> None:
-        self.begin(describe_plan(title, planned))
+    def announce(self, name: str, device: Device | None, planned: Plan) -> None:
+        assert device is not None
+        software = device.info.kind == "CPU"
+        title = f"{name} on {device.info.name}, {device.info.backend}"
+        self.begin(describe_plan(title, planned, "memory" if software else "GPU"))
+        if software:
+            _tell(ON_THE_PROCESSOR, quiet=self._quiet)
         if not self._quiet and planned.reads >= QUICK:
             self._bar = self._stack.enter_context(progress("loading", planned.reads))
 
@@ -148,20 +153,16 @@ def choose_device(name: str | None, *, quiet: bool = False) -> Device | None:
         return None
 
 
-def _adapter(device: Device | None) -> str:
-    assert device is not None
-    return f"{device.info.name}, {device.info.backend}"
-
-
-def describe_plan(title: str, planned: Plan) -> str:
-    """Where memory will go: a small table on a terminal, one line elsewhere."""
-    where = "GPU" if planned.table_on_gpu else "host, read row by row"
+def describe_plan(title: str, planned: Plan, place: str = "GPU") -> str:
+    """Where memory will go: a small table on a terminal, one line elsewhere. `place` is what the device's memory is
+    called."""
+    table = place if planned.table_on_gpu else "host, read row by row"
     rows = [
-        ("weights", planned.weights, "GPU"),
-        *([("per-layer table", planned.table, where)] if planned.table else []),
-        ("KV cache", planned.kv, f"GPU, once all {planned.context} tokens are in use"),
-        ("activations", planned.activations, "GPU"),
-        ("total", planned.gpu, "GPU"),
+        ("weights", planned.weights, place),
+        *([("per-layer table", planned.table, table)] if planned.table else []),
+        ("KV cache", planned.kv, f"{place}, once all {planned.context} tokens are in use"),
+        ("activations", planned.activations, place),
+        ("total", planned.gpu, place),
     ]
     if not sys.stderr.isatty():
         facts = ", ".join(f"{name} {human_bytes(size)} ({place})" for name, size, place in rows)
@@ -190,9 +191,14 @@ def fetch(url: str, *, quiet: bool = False) -> Path:
 
         def advance(amount: int) -> None:
             if not bars:
-                bars.append(
-                    stack.enter_context(progress("downloading", HttpSource(quote(url, safe=string.punctuation)).size))
-                )
+                bars.append(stack.enter_context(progress("downloading", _size(url))))
             bars[0](amount)
 
         return download(url, progress=(lambda amount: None) if quiet else advance)
+
+
+def _size(url: str) -> int | None:
+    try:
+        return HttpSource(quote(url, safe=string.punctuation)).size
+    except NoRanges as server:
+        return server.size

@@ -10,6 +10,7 @@ from typing import TextIO
 from unicodedata import category
 
 from wgemma.api import Part
+from wgemma.checks import counted
 from wgemma.cli.chat_answer import Answer
 from wgemma.cli.output import clean
 from wgemma.text.reply import ToolCall
@@ -97,7 +98,7 @@ def remark(reply: Answer, context: int) -> str:
         return ""
     if reply.usage.prompt + reply.usage.generated >= context:
         return f"(cut off: the context of {context} tokens is full)"
-    return f"(cut off after {reply.usage.generated} tokens: max_tokens)"
+    return f"(cut off after {counted(reply.usage.generated, 'token')}: max_tokens)"
 
 
 def statistics(reply: Answer, load_seconds: float | None = None) -> str:
@@ -105,9 +106,10 @@ def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     timings, usage = reply.timings(), reply.usage
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
     if usage is not None:
-        facts["prompt"] = f"{usage.prompt} tokens{_speed(timings['prompt_tokens_per_second'])}"
-        facts["re-used"] = f"{usage.reused} tokens; {usage.computed} were computed"
-        facts["generated"] = f"{usage.generated} tokens{_speed(timings['generated_tokens_per_second'])}"
+        facts["prompt"] = f"{counted(usage.prompt, 'token')}{_speed(timings['prompt_tokens_per_second'])}"
+        if usage.reused or usage.computed < usage.prompt:
+            facts["re-used"] = f"{counted(usage.reused, 'token')}; {usage.computed} computed"
+        facts["generated"] = f"{counted(usage.generated, 'token')}{_speed(timings['generated_tokens_per_second'])}"
     if (first := timings["first_token_seconds"]) is not None:
         facts["first token"] = f"after {first:.2f} s"
     facts["total"] = f"{timings['total_seconds']:.2f} s"

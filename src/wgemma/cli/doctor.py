@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from wgemma.cli.output import as_json, clean, table
+from wgemma.checks import counted
+from wgemma.cli.output import ON_THE_PROCESSOR, as_json, clean, table
 from wgemma.errors import DeviceError
 from wgemma.files.ollama import Store
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Device, Limits
@@ -188,10 +189,7 @@ def hints(device: Device) -> list[str]:
     """What would make wgemma faster here."""
     found = []
     if device.info.kind == "CPU":
-        found.append(
-            "This adapter runs on the CPU. If the machine has a GPU, install its Vulkan driver: that is tens to "
-            "hundreds of times faster."
-        )
+        found.append(ON_THE_PROCESSOR)
     if "subgroups" not in device.features:
         found.append("The adapter lacks subgroups, so wgemma runs its plain kernels. A newer driver may add them.")
     if device.limits.binding <= DEFAULT_LIMITS.binding:
@@ -217,15 +215,12 @@ def _print(diagnosis: Diagnosis) -> None:
     table(["LIMIT", "HERE", "WEBGPU'S MINIMUM"], _limit_rows(diagnosis))
     print()
     table(["KERNEL", "CASES", "WORST ERROR", "ALLOWED", "VERDICT"], [_check_row(check) for check in diagnosis.checks])
-    print(f"\nOllama store {clean(diagnosis.store)}: {_counted(diagnosis.models)}")
+    models = counted(diagnosis.models, "model") if diagnosis.models else "no models"
+    print(f"\nOllama store {clean(diagnosis.store)}: {models}")
     if diagnosis.hints:
         print("\nHints:")
         for hint in diagnosis.hints:
             print(f"- {hint}")
-
-
-def _counted(models: int) -> str:
-    return "no models" if not models else "1 model" if models == 1 else f"{models} models"
 
 
 def _limit_rows(diagnosis: Diagnosis) -> list[list[str]]:

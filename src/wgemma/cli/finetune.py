@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.api import prompt_style
+from wgemma.checks import counted
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.output import clean, human_bytes, human_count, human_seconds
-from wgemma.cli.run import allow_options_anywhere
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
+from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
@@ -81,7 +82,6 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )
     load.add_argument("--device", metavar="NAME", help="use this GPU adapter")
-    allow_options_anywhere(verb)
     verb.set_defaults(do=finetune)
 
 
@@ -132,7 +132,7 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
     """The prepared data. Needs only the model's header, so mistakes surface before gigabytes are loaded."""
     files = locate(target)
     refuse_adapted(files)
-    with Gguf.open(files.model) as gguf:
+    with Gguf.open(readable(files.model)) as gguf:
         context = Config.from_gguf(gguf).context_length
         tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)
     more = {"context": context, "system": files.system, "resume": options.resume, "skip_bad": options.skip_bad}
@@ -155,7 +155,7 @@ class _Plain:
 
     def data(self, task: Task) -> None:
         data, held = task.data, sum(map(len, task.held))
-        facts = [f"{len(task.examples)} examples"] + ([f"{held} more for validation"] if held else [])
+        facts = [counted(len(task.examples), "example")] + ([f"{held} more for validation"] if held else [])
         facts.append(f"{human_count(data.tokens)} tokens, {human_count(data.targets)} of them trained on")
         _tell(f"{Path(data.name).name}: {', '.join(facts)}")
         for source in task.sources:
@@ -170,7 +170,7 @@ class _Plain:
         from_ = f", resuming after step {begun}" if begun else ""
         room = f", {human_bytes(memory)} on top of the model" if memory is not None else ""
         shape = f"rank {s.rank} on {','.join(s.targets)}"
-        _tell(f"{task.steps} steps of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
+        _tell(f"{counted(task.steps, 'step')} of {s.batch} × {s.seq} tokens{from_}, {shape}{room}")
 
     @contextmanager
     def progress(self, task: Task) -> Iterator[Hear]:
@@ -192,7 +192,7 @@ class _Plain:
             return
         change = f"loss {result.losses[0]:.4f} → {result.losses[-1]:.4f}"
         held = f", validation {result.validation[-1][1]:.4f}" if result.validation else ""
-        print(f"Adapter written to {result.out}: {change}{held} in {result.steps} steps. Try it:")
+        print(f"Adapter written to {result.out}: {change}{held} in {counted(result.steps, 'step')}. Try it:")
         print(f"  {shlex.join(['wgemma', 'run', target, '--adapter', str(result.out)])}")
 
 

@@ -3,11 +3,19 @@
 import argparse
 import sys
 import time
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from wgemma.cli.output import as_json, human_bytes, table
 from wgemma.embedded import NAME, embedded_model
+from wgemma.errors import Error, StoreError
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import locate
 from wgemma.files.ollama import Store, StoredModel
+from wgemma.model.config import ARCHITECTURE, Config
+
+SHORT = {"missing_blob": "a file of it is missing", "no_model_layer": "it has no model file"}  # by StoreError.reason
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -19,8 +27,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def list_models(options: argparse.Namespace) -> int:
     store = Store.find()
     models = store.models()
+    problems = [problem(model) for model in models]
     if options.json:
-        as_json([_record(model) for model in models])
+        as_json([_record(model) | {"problem": why} for model, why in zip(models, problems, strict=True)])
     elif models:
         rows = [
             [
@@ -30,10 +39,11 @@ def list_models(options: argparse.Namespace) -> int:
                 str(model.details["parameter_size"]),
                 str(model.details["quantization_level"]),
                 _age(time.time() - model.modified),
+                f"cannot run: {why}" if why else "",
             ]
-            for model in models
+            for model, why in zip(models, problems, strict=True)
         ]
-        table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED"], rows)
+        table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "NOTE"], rows)
     else:
         print(f"No models in {store.root}. `ollama pull gemma4:e2b` gets one; every command also takes a .gguf path.")
     embedded = embedded_model()
@@ -51,6 +61,37 @@ def _record(model: StoredModel) -> dict[str, Any]:
         "modified": model.modified,
         "details": model.details,
     }
+
+
+def problem(model: StoredModel) -> str | None:
+    """Why wgemma cannot run a model, in a few words; None if it can. Reads at most the header of a Gemma 4's file:
+    of any other model, the configuration names the family."""
+    family = model.details["family"]
+    if family and family != ARCHITECTURE:
+        return f"its architecture is {family:.40}; wgemma runs {ARCHITECTURE} only"
+    try:
+        files = locate(str(model.name))
+        assert isinstance(files.model, Path)
+        return _problem_of(files.model)
+    except StoreError as error:
+        return SHORT.get(error.reason) or _brief(error, str(model.name))
+
+
+@cache
+def _problem_of(path: Path) -> str | None:
+    """The same by the file's header; many tags share one file."""
+    try:
+        with Gguf.open(path) as gguf:
+            Config.from_gguf(gguf)
+    except Error as error:
+        return _brief(error, str(path))
+    return None
+
+
+def _brief(error: Error, name: str) -> str:
+    """The first sentence, about "it"."""
+    told = str(error).partition(". ")[0].rstrip(".")
+    return told.removeprefix(f"{name}: ") if told.startswith(f"{name}: ") else told.replace(name, "it", 1)
 
 
 def _age(seconds: float) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from wgemma.checks import counted
 from wgemma.cli.output import as_json, human_bytes, progress
 from wgemma.engine.adapting import checked_scale
 from wgemma.errors import AdapterError, Error
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT
 from wgemma.files.adapters import Pair, fitting_adapter, open_adapter
+from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import locate
 from wgemma.files.paths import user_path
@@ -70,7 +72,7 @@ def merge(options: argparse.Namespace) -> int:
     files = locate(options.model)
     wanted = open_adapter(options.adapter)
     adapters = [(open_adapter(path), 1.0) for path in files.adapters] + [(wanted, scale)]
-    with Gguf.open(files.model) as gguf:
+    with Gguf.open(readable(files.model)) as gguf:
         Config.from_gguf(gguf)
         changes: dict[str, list[Change]] = {}
         for adapter, share in adapters:
@@ -94,9 +96,8 @@ def _report(options: argparse.Namespace, model: str, adapter: str, changed: int,
         facts = {"model": model, "adapter": adapter, "scale": options.scale, "output": str(options.output)}
         as_json({**facts, "changed": changed, "kept": kept, "size": size})
     else:
-        print(
-            f"{options.output} is {model} with {adapter}: {changed} tensors changed, {kept} kept, {human_bytes(size)}."
-        )
+        counts = f"{counted(changed, 'tensor')} changed, {kept} kept"
+        print(f"{options.output} is {model} with {adapter}: {counts}, {human_bytes(size)}.")
 
 
 def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path, *, replace: bool) -> int:

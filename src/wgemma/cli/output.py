@@ -7,10 +7,26 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import Any, Protocol
 
+# The first words of errors that are no names.
+ORDINARY = {
+    "a", "an", "at", "cannot", "embeddings", "heads", "layer", "layers", "loading", "more", "no", "nothing", "one",
+    "only", "pictures", "pieces", "position", "the", "there", "this", "token", "training", "videos", "you",
+}  # fmt: skip
+# Said where a software adapter (llvmpipe, SwiftShader) is used.
+ON_THE_PROCESSOR = (
+    "No GPU is in use: the processor does the work. If the machine has a GPU, install its driver (on Linux its "
+    "Vulkan driver): that is tens to hundreds of times faster."
+)
+
 
 def clean(text: str) -> str:
     """Text made safe for a terminal: control characters, and with them escape sequences, become visible."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def sentence(text: str) -> str:
+    """An error's text with a capital letter, unless it begins with a name: of a file, a model or a setting."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0] in ORDINARY else text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -79,8 +95,9 @@ class Bar(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Bar]:
-    """A bar on a terminal, a line per 10 % elsewhere; on standard error, to keep standard output clean."""
+def progress(label: str, total: int | None) -> Iterator[Bar]:
+    """A bar on a terminal, a line per 10 % elsewhere (none if the total is not known); on standard error, to keep
+    standard output clean."""
     if sys.stderr.isatty():
         with _rich_progress(label, total) as bar:
             yield bar
@@ -89,7 +106,7 @@ def progress(label: str, total: int) -> Iterator[Bar]:
 
 
 @contextmanager
-def _rich_progress(label: str, total: int) -> Iterator[Bar]:
+def _rich_progress(label: str, total: int | None) -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -100,12 +117,12 @@ def _rich_progress(label: str, total: int) -> Iterator[Bar]:
 
 
 class _PlainProgress:
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int | None) -> None:
         self.label, self.total, self.done, self.tenth = label, total, 0, 0
 
     def __call__(self, amount: int) -> None:
         self.done += amount
-        tenth = 10 * self.done // max(self.total, 1)
+        tenth = 0 if self.total is None else 10 * self.done // max(self.total, 1)
         if tenth > self.tenth:
             self.tenth = tenth
             print(f"{self.label}: {tenth * 10} %", file=sys.stderr)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from wgemma.checks import counted
 from wgemma.cli import show
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
@@ -16,6 +17,7 @@ from wgemma.cli.chat_conversation import ChatSettings, Conversation
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
+from wgemma.cli.output import sentence
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
 
@@ -76,7 +78,7 @@ class Repl:
         except UnicodeDecodeError:
             self._remark("That line is not valid UTF-8. Type it again.")
         except Error as error:
-            print(safe(str(error)))
+            print(safe(sentence(str(error))))
         return True
 
     def _read(self) -> Line:
@@ -170,7 +172,7 @@ class Repl:
 
     def _load(self, path: Path) -> None:
         model = self.conversation.load(path)
-        self._remark(f"{len(self.conversation.messages)} messages, saved with {model}.")
+        self._remark(f"{counted(len(self.conversation.messages), 'message')}, saved with {model}.")
         self._recite()
 
     def _set(self, rest: str) -> None:
@@ -189,7 +191,7 @@ class Repl:
             self.conversation.system = value or None
             self._remark("System prompt set." if value else "Back to the model's own system prompt.")
         elif topic in ("think", "nothink"):
-            settings.think = topic == "think"
+            settings.put_think((value or "true") if topic == "think" else "false")
             self._remark("The model will think first." if settings.think else "The model will answer at once.")
         elif topic in ("verbose", "quiet"):
             settings.verbose = topic == "verbose"

@@ -5,29 +5,31 @@ import sys
 from typing import Any
 
 from wgemma.cli.chat_answer import Answer, answer
-from wgemma.cli.chat_conversation import PARAMETERS, ChatSettings, Conversation
-from wgemma.cli.chat_media import Content, attach, message
+from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conversation
+from wgemma.cli.chat_media import Content, attach, find, message
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, remark, statistics
-from wgemma.cli.output import as_json
+from wgemma.cli.output import as_json, clean
 from wgemma.cli.repl import Repl, write
-from wgemma.embedded import NAME
+from wgemma.cli.words import add_model_option, model_and_words
+from wgemma.engine.senses import BUDGET
+from wgemma.engine.thinking import LEVELS
 from wgemma.errors import SettingsError
 from wgemma.files.locate import locate
 from wgemma.model.vision_config import BUDGETS
+
+CHOICES = f"{', '.join(map(str, BUDGETS[:-1]))} or {BUDGETS[-1]}"
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("run", help="chat with a model")
     verb.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)",
+        "words",
+        metavar="PROMPT",
+        nargs="*",
+        help="answer this prompt and exit; without it, start a chat. The first word may name the model instead of -m",
     )
-    verb.add_argument(
-        "prompt", metavar="PROMPT", nargs="*", help="answer this prompt and exit; without it, start a chat"
-    )
+    add_model_option(verb)
     add_media(verb.add_argument_group("images and sound"))
     verb.add_argument("--system", metavar="TEXT", help="replace the model's own system prompt")
     verb.add_argument("--verbose", action="store_true", help="print token counts and timings after each answer")
@@ -35,26 +37,42 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add_thinking(verb.add_argument_group("thinking"))
     _add_sampling(verb.add_argument_group("sampling"))
     _add_loading(verb.add_argument_group("loading"))
-    allow_options_anywhere(verb)
     verb.set_defaults(do=run)
 
 
 def add_media(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--image", metavar="FILE", action="append", help="attach an image; repeatable")
     group.add_argument("--audio", metavar="FILE", action="append", help="attach a sound; repeatable")
-    budgets = ", ".join(map(str, BUDGETS))
-    group.add_argument("--budget", metavar="N", type=int, choices=BUDGETS, help=f"limit tokens per image: {budgets}")
+    group.add_argument(
+        "--budget", metavar="N", type=_budget, help=f"let an image take up to N tokens: {CHOICES} (default: {BUDGET})"
+    )
     group.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
 
 
+def _budget(text: str) -> int:
+    if text not in map(str, BUDGETS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a budget; use {CHOICES}")
+    return int(text)
+
+
 def _add_thinking(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--think", action="store_true", help="let the model think before it answers")
+    limits = ", ".join(f"{level} {tokens}" for level, tokens in LEVELS.items())
+    group.add_argument(
+        "--think",
+        metavar="LEVEL",
+        nargs="?",
+        const="true",
+        choices=THINK,
+        help=f"let the model think before it answers: true, false, or a level that limits the tokens ({limits})",
+    )
     group.add_argument("--thinking-budget", metavar="N", type=int, help="think for at most N tokens")
     group.add_argument("--hide-thinking", action="store_true", help="do not show the thinking")
 
 
 def _add_sampling(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--seed", metavar="N", type=int, help="fix the random seed; the same seed gives the same answer")
+    group.add_argument(
+        "--seed", metavar="N", type=int, help="fix the random seed: the same one gives the same answer; -1: random"
+    )
     group.add_argument(
         "--temperature", metavar="X", type=float, help="set the temperature; 0 always takes the top token"
     )
@@ -70,7 +88,10 @@ def _add_sampling(group: "argparse._ArgumentGroup") -> None:
 
 def _add_loading(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--context", metavar="N", type=int, help="limit the context to N tokens (default: the model's maximum)"
+        "--context",
+        metavar="N",
+        type=int,
+        help="limit the context to N tokens (default: the model's num_ctx or maximum)",
     )
     group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
     group.add_argument(
@@ -91,29 +112,16 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def allow_options_anywhere(verb: argparse.ArgumentParser) -> None:
-    """Makes `run MODEL --think PROMPT` work: argparse accepts options between positionals only in intermixed mode."""
-    plain = verb.parse_known_args
-
-    def parse(*arguments: Any) -> Any:
-        verb.parse_known_args = plain  # type: ignore[method-assign]
-        try:
-            return verb.parse_known_intermixed_args(*arguments)
-        finally:
-            verb.parse_known_args = mixed  # type: ignore[method-assign]
-
-    mixed: Any = parse
-    verb.parse_known_args = mixed  # type: ignore[method-assign]
-
-
 def run(options: argparse.Namespace) -> int:
     settings = _settings(options)  # reports a bad setting before anything is loaded
-    if options.model is not None and _is_a_question(options.model):
-        options.model, options.prompt = None, [options.model, *options.prompt]
-    target = options.model if options.model is not None else _without_a_name(options)
+    target, words = model_and_words(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
-    prompt = _prompt(options)
+    text, paths = find(" ".join(words))
+    media += [attach(path, None, options.budget) for path in paths]
+    if paths and not options.json:
+        print(clean(f"Attached: {', '.join(map(str, paths))}."), file=sys.stderr)
+    prompt = _prompt(_text(text) if words else None, json=options.json)
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
@@ -131,21 +139,9 @@ def run(options: argparse.Namespace) -> int:
         opened.close()
 
 
-def _is_a_question(model: str) -> bool:
-    """Whether this is a prompt: text with spaces that is not a path cannot be a model's name."""
-    return " " in model.strip() and not model.endswith(".gguf") and not any(sign in model for sign in "/\\")
-
-
-def _without_a_name(options: argparse.Namespace) -> str:
-    """The model of a bare `wgemma run`: the embedded one."""
-    if not options.json:
-        print(f"Using {NAME}, the tiny demonstration model that comes with wgemma.", file=sys.stderr)
-    return NAME
-
-
 def _settings(options: argparse.Namespace) -> ChatSettings:
     settings = ChatSettings(
-        think=options.think or options.thinking_budget is not None,
+        think=THINK[options.think] if options.think else options.thinking_budget is not None,
         hide_thinking=options.hide_thinking,
         verbose=options.verbose,
     )
@@ -155,18 +151,18 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
     return settings
 
 
-def _prompt(options: argparse.Namespace) -> str | None:
+def _prompt(text: str | None, *, json: bool) -> str | None:
     """The prompt from the command line, then the one piped in, or both. None: start a chat."""
     if _is_terminal(sys.stdin):
-        if options.prompt:
-            return _text(" ".join(options.prompt))
-        if options.json:
-            raise SettingsError('--json answers a single prompt; pass one: `wgemma run MODEL "Hello" --json`.')
+        if text is not None:
+            return text
+        if json:
+            raise SettingsError('--json answers a single prompt; pass one: `wgemma run "Hello" --json`.')
         if _is_terminal(sys.stdout):
             return None
         print("Type the prompt and end it with Ctrl-D.", file=sys.stderr)
     piped = sys.stdin.buffer.read().decode(errors="replace").rstrip("\n") if sys.stdin is not None else ""
-    return "\n\n".join(text for text in (_text(" ".join(options.prompt)), piped) if text)
+    return "\n\n".join(part for part in (text, piped) if part)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`wgemma show MODEL`: shows what a model is, what it contains, and how it is prompted."""
+"""`wgemma show [MODEL]`: shows what a model is, what it contains, and how it is prompted."""
 
 import argparse
 from collections import Counter
@@ -6,7 +6,9 @@ from typing import Any
 
 from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
+from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
+from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf, StringArray
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.model.audio_config import has_audio
@@ -18,7 +20,7 @@ SAMPLE = [{"role": "system", "content": "You are helpful."}, {"role": "user", "c
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("show", help="show what a model is and contains")
-    verb.add_argument("model", metavar="MODEL", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help=MODEL)
     verb.add_argument("--tensors", action="store_true", help="list every tensor")
     verb.add_argument("--template", action="store_true", help="show the prompt wgemma renders and the file's template")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -27,7 +29,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def show(options: argparse.Namespace) -> int:
     files = locate(options.model)
-    with Gguf.open(files.model) as gguf:
+    with Gguf.open(readable(files.model)) as gguf:
         style = prompt_style(files, gguf) if gguf.metadata.get("general.architecture") == "gemma4" else "none"
         if options.json:
             as_json(_record(files, gguf, style, options))

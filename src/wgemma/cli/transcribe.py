@@ -10,8 +10,11 @@ from wgemma.cli.chat_model import open_model
 from wgemma.cli.chat_render import Painter
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import write
-from wgemma.embedded import NAME
+from wgemma.cli.words import DEFAULT
+from wgemma.embedded import NAME, TITLE
 from wgemma.errors import Error, MediaError
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import ModelFiles
 from wgemma.files.ollama import Store
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import read_sound
@@ -20,6 +23,7 @@ PROMPT = (
     "Transcribe this recording in the language that is spoken. Write only the words that are said, on one line, with "
     "punctuation, and numbers in digits. If nobody speaks, write nothing."
 )
+TINY_PROMPT = "Transcribe this."  # how the embedded model learnt to be asked (tools/tiny/listening.py)
 MOST_TOKENS = 1024  # for half a minute: nobody speaks faster
 
 
@@ -35,7 +39,7 @@ class SpokenPiece:
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("transcribe", help="transcribe a recording")
     verb.add_argument("file", metavar="FILE", help="a WAV, MP3, FLAC or Ogg file")
-    verb.add_argument("--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
+    verb.add_argument("-m", "--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
     verb.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
     verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -45,7 +49,11 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def transcribe(options: argparse.Namespace) -> int:
     sound = read_sound(user_path(options.file, MediaError))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
+    if options.model is None and not options.json:
+        what = DEFAULT if target == NAME else f"{target}, the latest model in the Ollama store that hears"
+        print(f"Using {what}.", file=sys.stderr)
     opened = open_model(target, options, quiet=options.json)
+    prompt = prompt_for(opened.files)
     pieces, start, reason = list[SpokenPiece](), 0.0, None
     painter = Painter()
 
@@ -55,7 +63,7 @@ def transcribe(options: argparse.Namespace) -> int:
 
     try:
         for heard in opened.model.cut_audio(sound):
-            question = [{"type": "audio", "audio": heard}, {"type": "text", "text": PROMPT}]
+            question = [{"type": "audio", "audio": heard}, {"type": "text", "text": prompt}]
             reply, end = Answer(), start + len(heard.samples) / heard.rate
             settings = {"temperature": 0, "max_tokens": MOST_TOKENS}
             answer(opened.model, [{"role": "user", "content": question}], settings, reply, hear, quiet=options.json)
@@ -75,6 +83,12 @@ def transcribe(options: argparse.Namespace) -> int:
     elif not any(piece.text for piece in pieces):
         print("Nothing was understood.", file=sys.stderr)
     return 130 if reason == "cancelled" else 0
+
+
+def prompt_for(files: ModelFiles) -> str:
+    """How this model wants to be asked; a copy of the embedded one, even fine-tuned, keeps its title."""
+    with Gguf.open(files.model) as gguf:
+        return TINY_PROMPT if gguf.metadata.get("general.name") == TITLE else PROMPT
 
 
 def hearing_model() -> str | None:

@@ -1,30 +1,61 @@
-"""`wgemma verify NAME`: hashes the blobs of a model and compares them with their names."""
+"""`wgemma verify [NAME]`: hashes a model's files and compares them with the checksums they must have.
+
+Blobs in the Ollama store are named by their checksum; wgemma knows that of the model that comes with it.
+"""
 
 import argparse
+from pathlib import Path
 
+from wgemma.checks import counted
 from wgemma.cli.output import human_bytes, progress
+from wgemma.embedded import NAME, SHA256
 from wgemma.errors import SourceError
-from wgemma.files.ollama import ManifestLayer, Store
+from wgemma.files.locate import locate
+from wgemma.files.ollama import ManifestLayer, Store, sha256
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("verify", help="check a model's files for damage")
-    verb.add_argument("model", metavar="NAME", help="a name in the Ollama store")
+    verb.add_argument(
+        "model",
+        metavar="NAME",
+        nargs="?",
+        help="a name in the Ollama store (default: the model that comes with wgemma)",
+    )
     verb.set_defaults(do=verify)
 
 
 def verify(options: argparse.Namespace) -> int:
-    if options.model.lower().endswith(".gguf"):
+    if options.model is None or options.model == NAME:
+        _verify_embedded()
+    elif options.model.lower().endswith(".gguf"):
         raise SourceError(
             "verify checks models in the Ollama store, whose blobs are named by checksum; a plain file has none."
         )
-    model = Store.find().model(options.model)
-    total = sum(model.store.blob(layer.digest).stat().st_size for layer in model.blobs)
-    with progress(f"hashing {model.name}", total) as bar:
+    else:
+        _verify_stored(options.model)
+    return 0
+
+
+def _verify_embedded() -> None:
+    path = Path(locate(None).model)
+    size = path.stat().st_size
+    with progress(f"hashing {NAME}", size) as bar:
+        digest = sha256(path, bar)
+    if digest != SHA256:
+        raise SourceError(f"{path} is damaged: its bytes hash to {digest}. Reinstall wgemma to replace it.")
+    print(f"{NAME} is intact: {human_bytes(size)}.")
+
+
+def _verify_stored(name: str) -> None:
+    model = Store.find().model(name)
+    total = 0
+    with progress(f"hashing {model.name}", model.size) as bar:
 
         def advance(layer: ManifestLayer, amount: int) -> None:
+            nonlocal total
+            total += amount
             bar(amount)
 
         model.verify(advance)
-    print(f"{model.name} is intact: {len(model.blobs)} blobs, {human_bytes(total)}.")
-    return 0
+    print(f"{model.name} is intact: {counted(len(model.blobs), 'blob')}, {human_bytes(total)}.")

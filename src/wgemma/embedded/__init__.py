@@ -7,6 +7,8 @@ other, so this folder has no file there.
 from pathlib import Path
 
 NAME = "wgemma-tiny"
+TITLE = "wgemma tiny"  # `general.name` in the file
+SHA256 = "c7da37c1f8623161c41481146916eeaa18a64ef829110abc22bd8dd2e7dee513"
 _FILE = Path(__file__).parent / "wgemma-tiny.gguf"
 
 

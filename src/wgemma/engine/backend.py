@@ -15,7 +15,7 @@ from wgemma.engine.opening import open_engine
 from wgemma.engine.request import Request
 from wgemma.engine.runner import Runner
 from wgemma.engine.saved import restore, save
-from wgemma.engine.scoring import logits
+from wgemma.engine.scoring import hidden, logits
 from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.towers import GpuTowers, Towers
@@ -40,6 +40,8 @@ class Backend(Protocol):
     @property
     def context(self) -> int: ...
     @property
+    def vocab(self) -> int: ...
+    @property
     def reused(self) -> int: ...
     @property
     def adapters(self) -> Adapters: ...
@@ -56,6 +58,10 @@ class Backend(Protocol):
     def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]: ...
+    def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        """The last hidden state after the final norm, as f32 [rows, width]; leaves the sequence alone."""
+        ...
+
     async def place(self, contents: Sequence[Content]) -> Sequence[Sequence[Medium[Any]]]:
         """The soft rows that stand for the images and sounds of a prompt."""
         ...
@@ -108,6 +114,10 @@ class GpuBackend:
         return self.engine.context
 
     @property
+    def vocab(self) -> int:
+        return self.engine.config.vocab_size
+
+    @property
     def reused(self) -> int:
         return self.sequence.reused
 
@@ -137,16 +147,39 @@ class GpuBackend:
                 log.warning("%s; starting it again and replaying %d tokens", loss, len(rest.ids))
                 await self.rebuild()
 
-    async def logits(
+    def logits(
         self, ids: Sequence[int], chunks: Sequence[int] = (), adapter: Setting = BARE
     ) -> AsyncGenerator[bytes, None]:
-        async def collect() -> list[bytes]:
+        def begin() -> AsyncGenerator[bytes, None]:
             self.sequence.use(adapter)
-            async with aclosing(logits(self.runner, self.sequence, ids, chunks)) as pieces:
-                return [part async for part in pieces]
+            return logits(self.runner, self.sequence, ids, chunks)
 
-        for part in await self._in_spite_of_loss(collect):
-            yield part
+        return self._replayed(begin)
+
+    async def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        beside = TokenSequence(adapter=adapter)
+        try:
+            async with aclosing(self._replayed(lambda: hidden(self.runner, beside, ids))) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            beside.reset()  # else it would be parked
+
+    async def _replayed(self, begin: Callable[[], AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
+        """What `begin` yields. After a loss it starts over; what was given is not given again."""
+        given = 0
+        for attempt in range(REBUILDS + 1):
+            at = 0
+            try:
+                async with aclosing(begin()) as parts:
+                    async for part in parts:
+                        at += 1
+                        if at > given:
+                            given = at
+                            yield part
+                return
+            except DeviceLost as loss:
+                await self._recover(loss, attempt)
 
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Buffer]]]:
         return await self._in_spite_of_loss(lambda: self.senses.place(contents))
@@ -165,14 +198,20 @@ class GpuBackend:
         return await self._in_spite_of_loss(lambda: self.senses.samples(source))
 
     async def _in_spite_of_loss(self, work: Callable[[], Awaitable[T]]) -> T:
-        for _ in range(REBUILDS):
+        for attempt in range(REBUILDS):
             try:
                 return await work()
-            except DeviceLost:
-                if self._stopped:
-                    raise SessionError("this model was closed in the middle of a call.") from None
-                await self.rebuild()
+            except DeviceLost as loss:
+                await self._recover(loss, attempt)
         return await work()
+
+    async def _recover(self, loss: DeviceLost, attempt: int) -> None:
+        """Replaces the lost device, or gives up after REBUILDS of them."""
+        if self._stopped:
+            raise SessionError("this model was closed in the middle of a call.") from None
+        if attempt == REBUILDS:
+            raise loss
+        await self.rebuild()
 
     async def rebuild(self) -> None:
         """Replaces the lost device with a new one and loads the model again; the sequence starts empty."""

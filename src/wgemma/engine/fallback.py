@@ -25,7 +25,7 @@ from wgemma.model.passes import PAD, SOFT
 from wgemma.model.tower import Step, unwatched
 from wgemma.reference.audio import AudioReference
 from wgemma.reference.decoder import Reference
-from wgemma.reference.sampling import distribution
+from wgemma.reference.sampling import distribution, ranked
 from wgemma.reference.vision import VisionReference
 from wgemma.sync import breathe
 from wgemma.text.parts import Content
@@ -87,6 +87,10 @@ class ReferenceBackend:
         self._model.scales = setting.by_name()
 
     @property
+    def vocab(self) -> int:
+        return self._model.config.vocab_size
+
+    @property
     def runner(self) -> Runner:
         raise DeviceError(
             "training and measuring need a GPU, but the model runs on NumPy. `wgemma doctor` lists your GPUs."
@@ -119,7 +123,8 @@ class ReferenceBackend:
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
             token = self._choose(logits, past, sampling, dice)
-            yield Token(token, _alternatives(logits, token, sampling.logprobs))
+            count = sampling.logprobs
+            yield Token(token, [] if count is None else ranked(logits, token, count))
             past.append(token)
 
     async def _compute(self, ids: Sequence[int]) -> Floats:
@@ -171,6 +176,14 @@ class ReferenceBackend:
         embeddings, spans = await self._soft(ids)
         yield self._model.logits(list(ids), embeddings=embeddings, spans=spans).astype(np.float32).tobytes()
 
+    async def hidden(self, ids: Sequence[int], adapter: Setting = BARE) -> AsyncGenerator[bytes, None]:
+        self._use(adapter)
+        check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
+        embeddings, spans = await self._soft(ids)
+        kept: dict[str, Floats] = {}
+        self._model.logits(list(ids), embeddings=embeddings, spans=spans, keep=kept)
+        yield kept["output"].astype(np.float32).tobytes()
+
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Floats]]]:
         return await self.senses.place(contents)
 
@@ -199,12 +212,3 @@ class ReferenceBackend:
 
     def close(self) -> None:
         self.reset()
-
-
-def _alternatives(logits: Floats, token: int, count: int | None) -> list[tuple[int, float]]:
-    if count is None:
-        return []
-    shifted = logits.astype(np.float64) - logits.max()
-    logs = shifted - np.log(np.exp(shifted).sum())
-    best = np.argsort(-logs, kind="stable")[:count]
-    return [(token, float(logs[token])), *((int(i), float(logs[i])) for i in best)]

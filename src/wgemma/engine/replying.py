@@ -5,30 +5,16 @@ remembers the reply's ids.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Any, Literal
 
 from wgemma.engine.backend import Backend
+from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, Usage, scored, spelled
 from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
-from wgemma.engine.request import PromptProgress, Request
+from wgemma.engine.request import Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens. `computed` are the prompt's
-    tokens that were not reused, or fewer if it was cancelled. `prompt_seconds` end with the first token, and
-    `generation_seconds` go from there to the last."""
-
-    prompt: int
-    reused: int
-    generated: int
-    computed: int = 0
-    prompt_seconds: float = 0.0
-    generation_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +24,9 @@ class Part:
     kind: Literal["thinking", "content", "tool_call"]
     text: str = ""
     tool_call: ToolCall | None = None
-    finish_reason: Literal["stop", "length", "tool", "cancelled"] | None = None
+    finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    logprobs: list[list[tuple[int, float]]] = field(default_factory=list)  # one list per token
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens that ended up here
 
 
 class Reply:
@@ -58,15 +44,19 @@ class Reply:
         self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
-        self.read = PromptProgress("prompt", 0, len(request.ids))
-        self.first = self.last = 0.0  # when tokens came
+        self.measure = Measure(request)
         self.called = False
         self.content: list[str] = []
 
-    async def parts(self) -> AsyncGenerator[Part, None]:
+    async def parts(self) -> AsyncGenerator[Part | Ending, None]:
+        """The reply, part by part; its ending comes before the last part, which says the same."""
+        if self.request.max_tokens == 0:
+            ending = await scored(self.backend, self.tokenizer, self.request)
+            yield ending
+            yield _last(ending)
+            return
         ids, limit = list(self.request.ids), self.request.max_tokens
-        request = replace(self.request, marks=marks(self.tokenizer, ids), progress=self._hear)
-        reason, started = "", perf_counter()
+        request, reason = replace(self.measure.request, marks=marks(self.tokenizer, ids)), ""
         try:
             while not reason:
                 room = limit - len(self.generated)
@@ -93,28 +83,16 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        yield Part("content", finish_reason=ended, usage=self._usage(started))
-
-    def _hear(self, progress: PromptProgress) -> None:
-        """Passes on how far the prompt is; a reply that goes on after a forced token does not read it again."""
-        if not self.generated:
-            self.read = progress if progress.stage == "prompt" else self.read
-            self.request.progress(progress)
-
-    def _usage(self, started: float) -> Usage:
-        prompt, first = len(self.request.ids), self.first or perf_counter()
-        seconds = max(self.last - first, 0.0)
-        reused = prompt - self.read.total
-        return Usage(prompt, reused, len(self.generated), self.read.done, first - started, seconds)
+        ending = Ending(ended, self.measure.usage())
+        yield ending
+        yield _last(ending)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
-        came = perf_counter()
-        self.first = self.first or came
+        self.measure.came()
         if token.id in self.tokenizer.stop_ids:
             return "stop", []
-        self.generated.append(token.id)
-        self.last = came
+        self._keep(token.id)
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
@@ -129,7 +107,7 @@ class Reply:
         found = self._parts(self.stops.feed(self.decoder.push(token.id)))
         if token.logprobs:
             last = found.pop() if found else Part("thinking" if self.in_thought else "content")
-            found.append(replace(last, logprobs=[token.logprobs]))
+            found.append(replace(last, logprobs=spelled(self.tokenizer, token.logprobs)))
         return found
 
     def _parts(self, text: str) -> list[Part]:
@@ -145,6 +123,10 @@ class Reply:
         rest = self.stops.feed(self.decoder.finish()) + self.stops.finish()
         return self._parts(rest) + [self._public(part) for part in self.parser.finish()]
 
+    def _keep(self, token_id: int) -> None:
+        self.generated.append(token_id)
+        self.measure.kept()
+
     # -- the thinking budget
 
     def _follow_thought(self, token_id: int) -> None:
@@ -158,7 +140,7 @@ class Reply:
         """Appends tokens on the model's behalf, such as the end of its thought; generation continues after them."""
         parts = []
         for token_id in forced:
-            self.generated.append(token_id)
+            self._keep(token_id)
             self._follow_thought(token_id)
             parts += self._parts(self.stops.feed(self.decoder.push(token_id)))
         return parts
@@ -173,3 +155,7 @@ class Reply:
         text = "".join(self.content)
         if tokenizer.decode(ids) == text:
             self.replies.remember(text, ids)
+
+
+def _last(ending: Ending) -> Part:
+    return Part("content", finish_reason=ending.finish_reason, usage=ending.usage)

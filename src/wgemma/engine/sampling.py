@@ -42,39 +42,46 @@ WHOLE: dict[str, tuple[int, int]] = {
     "logprobs": (0, MAX_ALTERNATIVES),
 }
 OPTIONAL = ("seed", "logprobs")
+RANDOM = -1  # as a seed, as in Ollama and llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings, Gemma 4's by default. Temperature 0 is greedy; `logprobs` is the number of alternatives."""
+    """Sampling settings, Gemma 4's by default."""
 
-    temperature: float = 1.0
+    temperature: float = 1.0  # 0: always the likeliest token
     top_k: int = 64  # 0: no limit
-    top_p: float = 0.95
-    min_p: float = 0.0
-    repeat_penalty: float = 1.0
+    top_p: float = 0.95  # of the likeliest tokens, as many as have this probability together
+    min_p: float = 0.0  # only tokens at least this share as likely as the likeliest
+    repeat_penalty: float = 1.0  # divides the positive logits of repeated tokens
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repeat_last_n: int = 64  # −1: everything, 0: nothing
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # None: random
-    logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # added to the logits, by token id
+    seed: int | None = None  # None or −1: random
+    logprobs: int | None = None  # each token's own, and as many alternatives; True: its own alone
 
     def __post_init__(self) -> None:
+        if isinstance(self.logprobs, bool):
+            object.__setattr__(self, "logprobs", 0 if self.logprobs else None)
         for name, (least, most) in NUMBERS.items():
             object.__setattr__(self, name, number(name, getattr(self, name), least, most))
         for name, bounds in WHOLE.items():
             if getattr(self, name) is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, whole(name, getattr(self, name), *bounds))
+        if self.seed == RANDOM:
+            object.__setattr__(self, "seed", None)
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
     @property
     def penalises(self) -> bool:
+        """Whether a penalty is in effect."""
         neutral = self.repeat_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
         return not neutral and self.repeat_last_n != 0
 
     @property
     def greedy(self) -> bool:
+        """Whether the likeliest token is always chosen."""
         return self.temperature <= 0 or self.top_k == 1
 
     def settled(self) -> "Sampling":

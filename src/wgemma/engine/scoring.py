@@ -1,4 +1,4 @@
-"""The logits of every position of a sequence, some rows at a time."""
+"""The logits or the hidden state of every position of a sequence, some rows at a time."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -28,6 +28,20 @@ async def logits(
         count = await runner.chunk(sequence, ids[position:end], finish)
         async for part in _read(runner, sequence, count, finish):
             yield part
+        position += count
+        await breathe()
+
+
+async def hidden(runner: Runner, sequence: TokenSequence, ids: Sequence[int]) -> AsyncGenerator[bytes, None]:
+    """Yields f32 [rows, width], some rows at a time: the last hidden state, after the final norm."""
+    engine = runner.engine
+    check_ids(ids, engine.config.vocab_size, engine.context, runner.senses)
+    sequence.reset()
+    await runner.enter(sequence)
+    position = 0
+    while position < len(ids):
+        count = await runner.chunk(sequence, ids[position:], "settled")
+        yield await runner.device.read(engine.decoder.settled, 0, count * 4 * engine.config.width)
         position += count
         await breathe()
 

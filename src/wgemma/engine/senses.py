@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Generic, Literal, TypeVar
 
+from wgemma.checks import counted
 from wgemma.engine.soft import runs
 from wgemma.engine.towers import Encoder
 from wgemma.errors import MediaError, SessionError
@@ -237,7 +238,7 @@ class Senses(Generic[Rows]):
                 medium.content = piece
                 media.append(medium)
         if not media:
-            raise MediaError(f"the sound is too short: {len(samples)} samples at 16 kHz.")
+            raise MediaError(f"the sound is too short: {counted(len(samples), 'sample')} at 16 kHz.")
         return media
 
     async def samples(self, source: Any) -> "array[float]":

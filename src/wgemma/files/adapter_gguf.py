@@ -43,10 +43,10 @@ def _alpha(metadata: dict[str, Any]) -> float:
     """The adapter's alpha, after checking that the file is a LoRA adapter for Gemma 4."""
     kind = metadata.get("general.type", "model")
     if kind != "adapter":
-        raise AdapterError(f"this is a {kind!r:.40} file, not an adapter (general.type).")
+        raise AdapterError(f"general.type is {kind!r:.40}, so this is not an adapter.")
     method = metadata.get("adapter.type")
     if method != "lora":
-        raise AdapterError(f"this is a {method!r:.40} adapter; wgemma applies 'lora' only.")
+        raise AdapterError(f"adapter.type is {method!r:.40}; wgemma applies 'lora' only.")
     architecture = metadata.get("general.architecture")
     if architecture != "gemma4":
         raise AdapterError(f"this adapter is for {architecture!r:.40}; wgemma runs gemma4 only.")

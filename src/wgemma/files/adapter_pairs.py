@@ -1,5 +1,6 @@
 """A low-rank adapter, whatever file it comes from: two thin matrices for each matrix it changes."""
 
+import shlex
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -169,3 +170,8 @@ def _why(name: str, tensors: Mapping[str, Tensor]) -> str:
     if name.endswith((".attn_k.weight", ".attn_v.weight")):
         return ": that layer shares its keys or values with another"
     return ""
+
+
+def not_a_model(path: str) -> str:
+    """What to tell someone who gives an adapter as a model."""
+    return f"this is a LoRA adapter, not a model. Add it to one: `wgemma run MODEL --adapter {shlex.quote(path)}`."

@@ -140,7 +140,7 @@ def _config(data: bytes) -> _Config:
         raise AdapterError(f"{CONFIG} is not a JSON object.")
     kind = fields.get("peft_type")
     if kind != "LORA":
-        raise AdapterError(f"this is a {kind!r:.40} adapter; wgemma applies LORA only.")
+        raise AdapterError(f"peft_type is {kind!r:.40}; wgemma applies LORA only.")
     for key, value in fields.items():
         if value and (key in REFUSED or (key.startswith("use_") and key != "use_rslora")):
             raise AdapterError(

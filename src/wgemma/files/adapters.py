@@ -74,7 +74,7 @@ async def aopen_adapter(target: Any, name: str | None = None) -> OpenAdapter:
         if path is not None and S_ISDIR(mode(path)):
             opened = await open_peft(_config_of(path), path / WEIGHTS, called or path.resolve().name)
         else:
-            gguf = await Gguf.aopen(target if path is None else path)
+            gguf = await Gguf.aopen(_from_web(target) if isinstance(target, str) and is_url(target) else path or target)
             try:
                 opened = open_gguf_adapter(gguf, called)
             except BaseException:
@@ -87,6 +87,12 @@ async def _open_pair(config: Source, weights: Source, name: str) -> OpenAdapter:
     if config.size > MAX_CONFIG:
         raise AdapterError(f"{config.name} is too large to be an {CONFIG}.")
     return await open_peft(bytes(await config.read(0, config.size)), weights, name)
+
+
+def _from_web(url: str) -> str | Path:
+    from wgemma.files.download import readable
+
+    return readable(url)
 
 
 def _last(target: Any) -> str:

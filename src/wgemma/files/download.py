@@ -1,4 +1,4 @@
-"""Downloads models into the user's cache: in pieces, resumable, hashed.
+"""Downloads models into the user's cache: hashed, and in pieces that can be resumed where the server gives out parts.
 
 The cache holds for each URL:
 
@@ -20,16 +20,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from wgemma.errors import GgufError, SourceError
-from wgemma.files.gguf import MAGIC
+from wgemma.errors import CutOff, GgufError, SourceError
+from wgemma.files.gguf import MAGIC, Gguf
 from wgemma.files.json_text import parse_json
 from wgemma.files.locks import locked
-from wgemma.files.sources import Buffer, HttpSource
-from wgemma.files.web import Pace, request_span, without_password
+from wgemma.files.sources import Buffer, HttpSource, NoRanges, content_length, is_url
+from wgemma.files.web import Answer, Pace, request_span, request_whole, without_password
 from wgemma.sync import run
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 PIECE = 8 << 20
 LONGEST_STEM = 100
@@ -73,6 +76,17 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
     except OSError as error:
         raise SourceError(f"{entry.file} cannot be written: {error.strerror or error}.") from None
     return entry.file
+
+
+def readable(target: str | Path) -> str | Path:
+    """A file whose parts can be read: a path or a URL, which is downloaded if its server sends only whole files."""
+    if isinstance(target, Path) or not is_url(target):
+        return target
+    try:
+        HttpSource(target, timeout=TIMEOUT).close()
+    except NoRanges:
+        return download(target)
+    return target
 
 
 def _locked(lock: Path, address: str) -> AbstractContextManager[None]:
@@ -152,14 +166,16 @@ def _file_name(address: str) -> str:
 
 
 def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[int], None]) -> None:
-    """Downloads the file into the cache; an interrupted download stays as a part for the next run."""
-    source = HttpSource(address, timeout=TIMEOUT)
+    """Downloads the file into the cache; an interrupted download stays as a part for the next run, unless the server
+    cannot resume."""
+    try:
+        source = HttpSource(address, timeout=TIMEOUT)
+    except NoRanges:
+        _fetch_whole(address, wanted, entry, progress)
+        return
     if bytes(run(source.read(0, min(len(MAGIC), source.size)))) != MAGIC:
-        raise GgufError(f"{source.name}: at byte 0: this is not a GGUF file (it does not start with 'GGUF').")
-    expected = wanted | _announced(address)
-    if len(expected) > 1:
-        raise SourceError(f"{source.name}: the URL's digest and the server's differ: {', '.join(sorted(expected))}.")
-
+        raise _not_gguf(source.name)
+    expected = _expected(source.name, wanted, _announced(address))
     origin = {"size": source.size, "validator": source.validator}
     have = _size(entry.part) or 0
     recognisable = source.validator is not None or expected
@@ -168,14 +184,91 @@ def _fetch(address: str, wanted: set[str], entry: _Entry, progress: Callable[[in
         have = 0
     _check_space(source.name, entry.file.parent, source.size, have)
     _write_json(entry.part_record, origin)
-    digest = _fill(source, entry.part, progress)
+    _finish(source.name, entry, source.size, _fill(source, entry.part, progress), expected)
+
+
+def _not_gguf(name: str) -> GgufError:
+    return GgufError(f"{name}: at byte 0: this is not a GGUF file (it does not start with 'GGUF').")
+
+
+def _expected(name: str, wanted: set[str], announced: set[str]) -> set[str]:
+    """The digest the file must have: none or one."""
+    expected = wanted | announced
+    if len(expected) > 1:
+        raise SourceError(f"{name}: the URL's digest and the server's differ: {', '.join(sorted(expected))}.")
+    return expected
+
+
+def _finish(name: str, entry: _Entry, size: int, digest: str, expected: set[str]) -> None:
     if expected and digest not in expected:
         entry.drop_part()
         raise SourceError(
-            f"{source.name}: the download is damaged or a different file: its bytes hash to {digest}, "
+            f"{name}: the download is damaged or a different file: its bytes hash to {digest}, "
             f"but {expected.pop()} was expected. It was removed; try again."
         )
-    entry.finish(source.size, digest)
+    entry.finish(size, digest)
+
+
+def _fetch_whole(address: str, wanted: set[str], entry: _Entry, progress: Callable[[int], None]) -> None:
+    """Downloads a file in one go from a server that does not give out parts. What an interruption leaves is useless."""
+    name, pace = without_password(address), Pace(without_password(address))
+    try:
+        answer = request_whole(address, pace, TIMEOUT)
+    except ConnectionError as error:
+        raise SourceError(f"{name} cannot be reached: {error}.") from None
+    entry.drop_part()
+    try:
+        with answer.response as response:
+            if response.status != 200:
+                raise SourceError(f"{name}: the server sent a part of the file, but the whole file was requested.")
+            expected = _expected(name, wanted, _announcement(answer))
+            size = content_length(response)
+            # A server that does not say how much comes may fill half of the disk's free space.
+            most = shutil.disk_usage(entry.file.parent).free // 2 if size is None else size
+            _check_space(name, entry.file.parent, most, 0)
+            have, digest = _pour(name, response, most, entry.part, pace, progress)
+        if (size is None and _is_cut_off(entry.part)) or (size is not None and have < size):
+            raise SourceError(
+                f"{name}: the connection dropped after {_megabytes(have)}, and this server cannot resume. Try again."
+            )
+        _finish(name, entry, have, digest, expected)
+    finally:
+        entry.drop_part()
+
+
+def _is_cut_off(part: Path) -> bool:
+    """Whether a GGUF lacks its end, by its header."""
+    try:
+        Gguf.open(part).close()
+    except GgufError as error:
+        return isinstance(error, CutOff)
+    return False
+
+
+def _pour(
+    name: str, response: "HTTPResponse", most: int, part: Path, pace: Pace, progress: Callable[[int], None]
+) -> tuple[int, str]:
+    """Writes a response to the part; returns how many bytes came, and their digest."""
+    from http.client import HTTPException
+
+    digest, have = hashlib.sha256(), 0
+    with part.open("wb", buffering=0) as file:
+        try:
+            data = response.read(len(MAGIC))
+            if data != MAGIC:
+                raise _not_gguf(name)
+            while data:
+                if (have := have + len(data)) > most:
+                    raise SourceError(f"{name}: the server sends more than {_megabytes(most)}, which is too much.")
+                _write(file, data, part)
+                digest.update(data)
+                pace.count(len(data))
+                progress(len(data))
+                data = response.read1(1 << 20)
+        except (HTTPException, OSError, ValueError):
+            pace.seconds_left()  # raises if it was too slow; otherwise the missing bytes are noticed later
+        os.fsync(file.fileno())
+    return have, digest.hexdigest()
 
 
 def _fill(source: HttpSource, part: Path, progress: Callable[[int], None]) -> str:
@@ -206,8 +299,8 @@ def _write(file: IO[bytes], data: Buffer, part: Path) -> None:
             view = view[file.write(view) :]
     except OSError as error:
         raise SourceError(
-            f"{part} cannot grow: {error.strerror or error}. The download so far is kept: "
-            "free some space and try again to resume it."
+            f"{part} cannot grow: {error.strerror or error}. Free some space and try again; "
+            "the download resumes where it stopped if the server can."
         ) from None
 
 
@@ -236,6 +329,10 @@ def _announced(address: str) -> set[str]:
     except ConnectionError as error:
         raise SourceError(f"{name} cannot be reached: {error}.") from None
     answer.response.close()
+    return _announcement(answer)
+
+
+def _announcement(answer: Answer) -> set[str]:
     linked = [tag for headers in answer.redirects if (tag := headers["X-Linked-ETag"])]
     tags = [*linked, answer.response.headers["X-Linked-ETag"], answer.response.headers["ETag"]]
     tag = next(filter(None, tags), "")

@@ -191,11 +191,12 @@ class Gguf:
 
     @classmethod
     def open(cls, target: Any) -> "Gguf":
-        """Opens a path, an http(s) URL, bytes or a `Source`."""
+        """Opens `target`: a path, an http(s) URL, bytes or a `Source`."""
         return run(cls.aopen(target))
 
     @classmethod
     async def aopen(cls, target: Any) -> "Gguf":
+        """`open`, for code that runs in an event loop."""
         source = open_source(target)
         try:
             return cls(source, *await _read_header(source))
@@ -207,14 +208,16 @@ class Gguf:
             raise
 
     def read(self, name: str) -> bytes:
-        """All bytes of one tensor, for tools and tests; the engine streams `source` instead."""
+        """All bytes of the tensor `name`, for tools and tests; the engine streams `source` instead."""
         return run(self.aread(name))
 
     async def aread(self, name: str) -> bytes:
+        """`read`, for code that runs in an event loop."""
         tensor = self.tensor(name)
         return bytes(await self.source.read(tensor.offset, tensor.nbytes))
 
     def tensor(self, name: str) -> Tensor:
+        """The tensor `name`: its shape, type and place in the file."""
         try:
             return self.tensors[name]
         except KeyError:
@@ -232,6 +235,7 @@ class Gguf:
         return max(sizes, key=sizes.__getitem__, default="")
 
     def close(self) -> None:
+        """Closes the file."""
         self.source.close()
 
     def __enter__(self) -> "Gguf":

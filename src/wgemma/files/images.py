@@ -19,6 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from wgemma.checks import kind_of
 from wgemma.errors import MediaError, SourceError
 from wgemma.files.reading import ViewFile
 from wgemma.files.sources import FileSource, is_url
@@ -145,7 +146,7 @@ def contents(
     if isinstance(source, bytes | bytearray | memoryview):
         return f"the {kind}", source if isinstance(source, bytes) else memoryview(source).cast("B")
     if not isinstance(source, str | os.PathLike):
-        raise MediaError(f"a {type(source).__name__} is not a {kind}. Pass a path, a file's bytes, or an array.")
+        raise MediaError(f"{kind_of(source)} is not a {kind}. Pass a path, a file's bytes, or an array.")
     if not isinstance(source, str):
         path = os.fsdecode(source)
         return path, _file(path, recognise)
@@ -179,8 +180,8 @@ def from_base64(text: str, kind: str) -> bytes:
     text = "".join(text.split()).translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
     try:
         data = b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:  # ValueError: non-ASCII characters
-        raise MediaError(f"the text given for a {kind} is neither a path nor valid base64 ({error}).") from None
+    except (binascii.Error, ValueError):  # ValueError: non-ASCII characters
+        raise MediaError(f"the text given for a {kind} is neither a path nor valid base64: {_shown(text)}.") from None
     if not data:
         raise MediaError(f"the base64 text of a {kind} is empty.")
     return data
@@ -206,7 +207,9 @@ def _file(name: str, recognise: Callable[[bytes | memoryview], str | None]) -> b
         if source.size > MAX_FILE:
             raise MediaError(f"{name} has {source.size >> 20} MiB; the limit is {MAX_FILE >> 20}.")
         return run(source.read(0, source.size))
-    except (SourceError, OSError, RuntimeError, ValueError) as error:
+    except OSError as error:
+        raise MediaError(f"{_shown(name)} cannot be read: {error.strerror or error}.") from None
+    except (SourceError, RuntimeError, ValueError) as error:
         raise MediaError(str(error)) from None
 
 

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import ModelError, SourceError, StoreError
+from wgemma.files.adapter_pairs import not_a_model
+from wgemma.files.adapter_peft import CONFIG, WEIGHTS
 from wgemma.files.ollama import Store, StoredModel
-from wgemma.files.paths import user_path
+from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
 from wgemma.files.web import without_password
 
@@ -42,6 +45,8 @@ def locate(target: str | Path | None) -> ModelFiles:
     if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
         return ModelFiles(without_password(text), text)
     path = _file(text)
+    if _is_peft(text) and (isinstance(target, Path) or text not in Store.find()):
+        raise ModelError(f"{text}: {not_a_model(text)}")
     if isinstance(target, Path) or text.lower().endswith(".gguf"):
         if path is None:
             shown = without_password(text)
@@ -77,6 +82,12 @@ def _embedded() -> ModelFiles:
         raise ModelError("this build of wgemma has no embedded model. Name one; `wgemma list` shows what you have.")
     # A model this small does best when it decodes greedily.
     return ModelFiles(NAME, path, params={**DEFAULT_PARAMS, "temperature": 0.0})
+
+
+def _is_peft(text: str) -> bool:
+    """Whether this is a PEFT adapter's folder, or a file of it."""
+    path = user_path(text)
+    return S_ISREG(mode((path.parent if path.name in (CONFIG, WEIGHTS) else path) / CONFIG))
 
 
 def _is_folder(text: str) -> bool:

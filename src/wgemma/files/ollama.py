@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -157,10 +157,20 @@ class Store:
                 continue
         return listed
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a model of that name is installed, in whatever state."""
+        try:
+            return S_ISREG(mode(self._manifest(Name.parse(name))))
+        except StoreError:
+            return False
+
+    def _manifest(self, name: Name) -> Path:
+        return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
+
     def model(self, name: str | Name) -> "StoredModel":
         """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
         parsed = Name.parse(name) if isinstance(name, str) else name
-        path = self.root / "manifests" / parsed.host / parsed.namespace / parsed.model / parsed.tag
+        path = self._manifest(parsed)
         if not S_ISREG(mode(path)):
             raise StoreError(self._unknown(parsed), "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
@@ -227,14 +237,17 @@ class StoredModel:
             if not _DIGEST.fullmatch(layer.digest):
                 store.blob(layer.digest)  # raises
         what = f"the configuration of {name}"
-        self.config = _json_object(store.read(store.blob(configuration.digest), MAX_JSON, what), what)
+        self.config = _json_object(store.read(self._path(configuration), MAX_JSON, what), what)
 
     def _of(self, kind: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.kind == kind]
 
     def _paths(self, kind: str) -> list[Path]:
+        return [self._path(layer) for layer in self._of(kind)]
+
+    def _path(self, layer: ManifestLayer) -> Path:
         try:
-            return [self.store.blob(layer.digest) for layer in self._of(kind)]
+            return self.store.blob(layer.digest)
         except StoreError as error:
             raise StoreError(f"{self.name}: {error}", error.reason) from None
 
@@ -266,13 +279,18 @@ class StoredModel:
     @property
     def model(self) -> Path:
         """The GGUF file itself."""
-        form = self.config.get("model_format") or "gguf"
-        if form != "gguf":
-            raise StoreError(f"{self.name} is stored as {form!r:.80}; wgemma reads GGUF only.", "unsupported_format")
+        if self._form != "gguf":
+            raise StoreError(
+                f"{self.name} is stored as {self._form!r:.80}; wgemma reads GGUF only.", "unsupported_format"
+            )
         paths = self._paths("model")
         if not paths:
             raise StoreError(f"{self.name} has no model layer. `ollama pull {self.name}` again.", "no_model_layer")
         return paths[0]
+
+    @property
+    def _form(self) -> Any:
+        return self.config.get("model_format") or "gguf"
 
     def open(self) -> Gguf:
         """The model's GGUF, if it is a Gemma 4."""
@@ -280,7 +298,7 @@ class StoredModel:
         architecture = gguf.metadata.get("general.architecture")
         if architecture != "gemma4":
             gguf.close()
-            reason = f"{self.name} is a {architecture!r:.80} model; wgemma runs gemma4 only."
+            reason = f"the architecture of {self.name} is {architecture!r:.80}; wgemma runs gemma4 only."
             raise StoreError(reason, "unsupported_architecture")
         return gguf
 
@@ -358,24 +376,33 @@ class StoredModel:
         return [*found, "tools", "thinking"] if self.config.get("parser") == "gemma4" else found
 
     def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
-        """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch."""
+        """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
+        model itself is not there."""
+        if self._form == "gguf":
+            _ = self.model  # raises
         for layer in self.blobs:
-            path = self.store.blob(layer.digest)
+            path = self._path(layer)
             expected = _DIGEST.fullmatch(layer.digest)
-            digest = hashlib.sha256()
-            try:
-                with path.open("rb") as file:
-                    while piece := file.read(4 << 20):
-                        digest.update(piece)
-                        progress(layer, len(piece))
-            except OSError as error:
-                raise StoreError(f"{path.name} cannot be read: {error.strerror}.", "missing_blob") from None
-            if expected is None or digest.hexdigest() != expected[1].lower():
+            digest = sha256(path, partial(progress, layer))
+            if expected is None or digest != expected[1].lower():
                 raise StoreError(
-                    f"{path.name} is damaged: its bytes hash to {digest.hexdigest()}. "
+                    f"{path.name} is damaged: its bytes hash to {digest}. "
                     f"Delete it and `ollama pull {self.name}` again.",
                     "bad_digest",
                 )
+
+
+def sha256(path: Path, progress: Callable[[int], None]) -> str:
+    """A file's digest, in hexadecimal; `progress` is called with the size of every piece."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(4 << 20):
+                digest.update(piece)
+                progress(len(piece))
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be read: {error.strerror}.", "missing_blob") from None
+    return digest.hexdigest()
 
 
 def _json(data: bytes, what: str) -> Any:

@@ -53,7 +53,7 @@ _GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """`samples` are [frames, channels], interleaved."""
+    """A decoded sound. `samples` are [frames, channels], interleaved, at `rate` per second."""
 
     rate: int
     channels: int
@@ -68,6 +68,7 @@ class Sound:
 
     @property
     def frames(self) -> int:
+        """The number of samples per channel."""
         return len(self.samples) // self.channels
 
 

@@ -194,6 +194,17 @@ _seeking = Lock()
 _read_into = _read_at if hasattr(os, "preadv") else _seek_and_read
 
 
+class NoRanges(SourceError):
+    """A web server that sends only whole files; `size` is this one's, if the server says."""
+
+    def __init__(self, name: str, size: int | None) -> None:
+        super().__init__(
+            f"{name}: the server ignores Range requests, so wgemma cannot read parts of the file. "
+            "Download the file and pass its path instead."
+        )
+        self.size = size
+
+
 class HttpSource(NativeSource):
     """A file on a web server that supports Range requests; a dropped connection is resumed where it broke."""
 
@@ -274,7 +285,10 @@ class HttpSource(NativeSource):
         response.close()
         if response.status == 206:
             raise SourceError(f"{self.name}: the server sent a different span than requested ({header!r:.80}).")
-        raise SourceError(
-            f"{self.name}: the server ignores Range requests, so wgemma cannot read parts of the file. "
-            "Download the file and pass its path instead."
-        )
+        raise NoRanges(self.name, content_length(response))
+
+
+def content_length(response: "HTTPResponse") -> int | None:
+    """The length of the body, if the server says."""
+    header = response.headers.get("Content-Length", "")
+    return int(header) if _SIZE.fullmatch(header) else None

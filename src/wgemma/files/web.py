@@ -66,12 +66,21 @@ class Answer:
 
 def request_span(url: str, offset: int, length: int, pace: Pace, timeout: float) -> Answer:
     """Asks for a span of a file. Raises `ConnectionError` for what may be better next time, otherwise `SourceError`."""
+    return _request(url, {"Range": f"bytes={offset}-{offset + length - 1}"}, pace, timeout)
+
+
+def request_whole(url: str, pace: Pace, timeout: float) -> Answer:
+    """Asks for a whole file; raises like `request_span`."""
+    return _request(url, {}, pace, timeout)
+
+
+def _request(url: str, headers: dict[str, str], pace: Pace, timeout: float) -> Answer:
     from http.client import responses
 
     name = without_password(url)
     redirects: list[HTTPMessage] = []
     while len(redirects) <= MAX_REDIRECTS:
-        response = _response(url, name, {"Range": f"bytes={offset}-{offset + length - 1}"}, pace, timeout)
+        response = _response(url, name, headers, pace, timeout)
         if response.status in (200, 206):
             return Answer(response, redirects)
         response.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from wgemma.checks import kind_of
 from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 
@@ -136,7 +137,7 @@ def _value(value: Any) -> bytes:
         case Sequence():
             return struct.pack("<I", _ARRAY) + _array(value)
         case _:
-            raise TypeError(f"a GGUF cannot hold a {type(value).__name__}")
+            raise TypeError(f"a GGUF cannot hold {kind_of(value)}")
 
 
 def _array(values: Sequence[Any]) -> bytes:

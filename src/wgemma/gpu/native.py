@@ -1,6 +1,7 @@
 """The device on this machine, through wgpu: Vulkan, Metal or D3D12."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -422,7 +423,10 @@ def _first_adapter() -> Any:
 
 def least_subgroup(info: Any) -> int:
     """The fewest threads a subgroup may have. wgpu does not query this and always says 4, WebGPU's minimum, so we use
-    what we know of the vendor. If that were wrong somewhere, the self-test would catch it."""
+    what we know of the vendor; llvmpipe says how wide its vectors are. If that were wrong somewhere, the self-test
+    would catch it."""
+    if width := re.match(r"llvmpipe \(.*\b(\d+) bits\)", info["device"]):
+        return int(width[1]) // 32
     apple = info["backend_type"] == "Metal" and info["device"].startswith("Apple")
     if apple or info["vendor_id"] in _WIDE_VENDORS:
         return 32

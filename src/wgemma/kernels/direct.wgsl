@@ -1,7 +1,8 @@
 // y[r, n] = Σ_k W[n, k] · x[r, k], for any number of rows r; W in planes (block_{{TYPE}}.wgsl), everything else f32.
 //
-// The way of a software adapter, in place of tile and matvec: a thread does four rows of W with four rows of x.
-// There is no workgroup memory, which would be no faster there than any other and takes long to compile.
+// The way of a software adapter, in place of tile and matvec: a thread does four rows of W with EACH rows of x. There
+// is no workgroup memory, which would be no faster there than any other and takes long to compile. Loads are what costs
+// most, so the LANES threads of a subgroup load different vectors of x and pass them around.
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
 //   SOFTCAP  cap · tanh(y / cap)
@@ -9,7 +10,7 @@
 //   CLIPPED  as in tile.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
 //   EXPERTS  as in experts_matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, two for GEGLU
 //
-// Grid: (N / 64, R / 4), both rounded up; EXPERTS: (results / 64, R, slots).
+// Grid: (N / (4 · THREADS), R / EACH), both rounded up; EXPERTS: (results / 64, R, slots).
 
 struct Params {
   blocks: u32,  // K / 32, rounded up
@@ -110,21 +111,43 @@ fn main(@builtin(global_invocation_id) place: vec3<u32>) {
   y[each * width + place.x] = result;
 }
 //#else
-@compute @workgroup_size(16)
+//#include pass_around
+
+fn quads_of(w: Block) -> array<vec4<f32>, 8> {
+  return array<vec4<f32>, 8>(w.a, w.b, w.c, w.d, w.e, w.f, w.g, w.h);
+}
+
+fn more(sums: vec4<f32>, w: mat4x4<f32>, x: vec4<f32>) -> vec4<f32> {
+  return sums + ((w[0] * x.x + w[1] * x.y) + (w[2] * x.z + w[3] * x.w));
+}
+
+@compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  let n = vec4<u32>(group.x * 64u + thread) + vec4<u32>(0u, 16u, 32u, 48u);
+  let n = vec4<u32>(group.x * 4u * {{THREADS}}u + thread) + vec4<u32>(0u, 1u, 2u, 3u) * {{THREADS}}u;
   let known = min(n, vec4<u32>(params.n - 1u));  // rows past the end are computed as the last one, and not written
-  let first = 4u * group.y;
-  let count = min(4u, params.rows - first);
-  var sums: array<vec4<f32>, 4>;
+  let lane = thread % LANES;
+  let first = group.y * {{EACH}}u;
+  let count = min({{EACH}}u, params.rows - first);
+  var sums: array<vec4<f32>, {{EACH}}>;
   for (var block = 0u; block < params.blocks; block++) {
-    let a = load32(known.x, block);
-    let b = load32(known.y, block);
-    let c = load32(known.z, block);
-    let d = load32(known.w, block);
+    let a = quads_of(load32(known.x, block));
+    let b = quads_of(load32(known.y, block));
+    let c = quads_of(load32(known.z, block));
+    let d = quads_of(load32(known.w, block));
     for (var i = 0u; i < count; i++) {
-      let part = x_block(first + i, block);
-      sums[i] += vec4<f32>(dot_block(a, part), dot_block(b, part), dot_block(c, part), dot_block(d, part));
+//#for t in TURNS
+      let x{{t}} = x_quad(first + i, block * 8u + {{t}}u * LANES + lane);
+//#endfor
+      var sum = sums[i];
+//#for t in TURNS
+//#for l in LANES
+      let w{{t}}_{{l}} = transpose(mat4x4<f32>(
+        a[{{t}}u * LANES + {{l}}u], b[{{t}}u * LANES + {{l}}u], c[{{t}}u * LANES + {{l}}u], d[{{t}}u * LANES + {{l}}u],
+      ));
+      sum = more(sum, w{{t}}_{{l}}, from_lane{{l}}(x{{t}}));
+//#endfor
+//#endfor
+      sums[i] = sum;
     }
   }
   for (var i = 0u; i < count; i++) {

@@ -60,13 +60,14 @@ def look(
     """Attends to the cache; the result goes to `attended`. Without `join`, several pieces stay in `partial` and their
     number is returned, otherwise 0. `most` bounds the number of pieces."""
     config, device = layer.config, p.tape.device
-    if (p.rows > FEW or p.cache.packed) and attention_tile.fits(device, config.head_dim):
+    packed = p.cache.packed
+    if (p.rows > FEW or packed) and attention_tile.fits(device, config.head_dim, packed=packed):
         splits = attention_tile.look(p, weights, scratch, layer, segments, most)
         if splits > 1:
             put_together(p, scratch, config, splits)
         return 0
     f16 = p.cache.kv == "f16"
-    few = p.rows <= FEW and not device.compact and not p.cache.packed
+    few = p.rows <= FEW and not device.compact and not packed
     form = few_form(device, config, p.depth, f16=f16) if few else many_form(device, f16=f16)
     constants = {
         "HEAD": config.head_dim,
@@ -75,7 +76,7 @@ def look(
         "PER_WORD": 8 if f16 else 4,
         "F16_CACHE": f16,
         **form,
-        **({"PACKED": True} if p.cache.packed else {}),
+        **({"PACKED": True} if packed else {}),
     }
     splits = min(most, splits_of(config, p.depth, keys_at_a_time(form), p.rows)) if p.rows <= FEW else 1
     bindings: dict[str, Binding] = {

@@ -1,7 +1,8 @@
 """Records attention for many rows: queries that share a KV head go over its keys together.
 
 Many rows usually have enough workgroups to fill a GPU. If not, their history is split like that of a few rows, as far
-as `partial` has room (kernels/attention_tile.wgsl).
+as `partial` has room (kernels/attention_tile.wgsl). A software adapter has a kernel of its own
+(kernels/attention_direct.wgsl).
 """
 
 from typing import Any
@@ -18,11 +19,15 @@ KEYS = 64  # at a time
 WIDEST = 512  # largest head a workgroup has threads for
 MOST_SPLITS = 16  # per row
 LEAST_TURNS = 2  # of KEYS, per split
+DIRECT_KEYS = 64  # at a time, on a software adapter
 
 
-def fits(device: Device, head: int) -> bool:
-    """Whether the kernel supports heads of this size on this device and is faster than attention.wgsl."""
-    return not device.compact and head % 8 == 0 and head <= WIDEST
+def fits(device: Device, head: int, *, packed: bool = False) -> bool:
+    """Whether the kernels support heads of this size on this device and are faster than attention.wgsl."""
+    if device.compact:
+        lanes = direct_lanes(device)
+        return not packed and lanes > 1 and head % (8 * lanes) == 0
+    return head % 8 == 0 and head <= WIDEST
 
 
 def tile_form(device: Device, head: int, *, f16: bool) -> dict[str, Any]:
@@ -54,6 +59,26 @@ def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: 
     }
 
 
+def direct_lanes(device: Device) -> int:
+    """The threads of attention_direct.wgsl that pass keys around."""
+    return min(device.lanes("attention_direct"), 8)
+
+
+def direct_form(lanes: int, head: int, *, f16: bool) -> dict[str, Any]:
+    """How attention_direct.wgsl goes over heads of this size, with subgroups of `lanes` threads."""
+    return {
+        "HEAD": head,
+        "WORD": "vec4<u32>" if f16 else "vec4<f32>",
+        "PER_WORD": 8 if f16 else 4,
+        "F16_CACHE": f16,
+        "CARRIED": True,
+        "DIRECT": True,
+        "LANES": lanes,
+        "PASSED": lanes > 1,
+        "KEYS": DIRECT_KEYS,
+    }
+
+
 def tiles_of(config: LayerConfig, rows: int) -> int:
     """Workgroups per KV head for this many rows."""
     return -(-rows * (config.heads // config.kv_heads) // QUERIES)
@@ -74,7 +99,7 @@ def split_of(keys: int, splits: int) -> int:
 def partial_words(device: Device, config: LayerConfig, rows: int) -> int:
     """Numbers in `partial`: enough for the preferred splits of passes of up to `rows` rows."""
     pieces = most = rows * config.heads
-    if fits(device, config.head_dim):
+    if fits(device, config.head_dim) and not device.compact:
         pieces = max(most, min(MOST_SPLITS * most, QUERIES * FULL_GRID))
     return pieces * (config.head_dim + 2)
 
@@ -89,15 +114,19 @@ def look(
 ) -> int:
     """Attends to the cache; the result goes to `attended`. Returns the number of pieces, at most `most`; several pieces
     lie in `partial`, for attention_join.wgsl."""
-    config, attended, partial = layer.config, scratch["attended"], scratch["partial"]
+    config, attended, partial, device = layer.config, scratch["attended"], scratch["partial"], p.tape.device
+    f16 = p.cache.kv == "f16"
     _make_queries(p, weights, scratch, layer)
     reach = min(p.depth, config.window + QUERIES) if config.window else p.depth
-    room = partial.size // (4 * p.rows * config.heads * (config.head_dim + 2))
-    splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))
-    constants = {
-        **tile_form(p.tape.device, config.head_dim, f16=p.cache.kv == "f16"),
-        "PACKED" if p.cache.packed else "CARRIED": True,
-    }
+    if device.compact:
+        kernel, lanes, splits = "attention_direct", direct_lanes(device), 1
+        constants = direct_form(lanes, config.head_dim, f16=f16)
+        tiles = -(-p.rows * (config.heads // config.kv_heads) // lanes)
+    else:
+        kernel, room = "attention_tile", partial.size // (4 * p.rows * config.heads * (config.head_dim + 2))
+        splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))
+        constants = tile_form(device, config.head_dim, f16=f16) | {"PACKED" if p.cache.packed else "CARRIED": True}
+        tiles = tiles_of(config, p.rows)
     for i, segment in enumerate(segments):
         keys = reach if config.sliding else min(segment.count, p.depth - segment.first)
         params = {
@@ -112,11 +141,11 @@ def look(
             "split": split_of(keys, splits),
             "resumes": i > 0,
             "final_segment": i == len(segments) - 1,
+            **({"eights": config.head_dim // 8} if device.compact else {}),
         }
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "q": attended, "partial": partial}
         bindings |= {"keys": segment.keys, "values": segment.values}
-        grid = [tiles_of(config, p.rows), config.kv_heads, splits]
-        p.tape.run("attention_tile", grid, bindings, params, constants)
+        p.tape.run(kernel, [tiles, config.kv_heads, splits], bindings, params, constants)
     return splits
 
 

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from wgemma.checks import counted
 from wgemma.errors import MediaError
 from wgemma.files.gguf import Gguf
 from wgemma.files.sounds import Sound
@@ -69,7 +70,7 @@ class Audio:
         tokens = self.tokens(count)
         if not tokens:
             raise MediaError(
-                f"the sound is too short: {count} samples at 16 kHz; at least {self._shortest} are needed."
+                f"the sound is too short: {counted(count, 'sample')} at 16 kHz; at least {self._shortest} are needed."
             )
         if count > LONGEST:
             raise MediaError(f"the sound is too long: {count / RATE:.1f} seconds. Split it into pieces of 30.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from wgemma.errors import ModelError
+from wgemma.files.adapter_pairs import not_a_model
 from wgemma.files.gguf import Gguf, Tensor
 
 T = TypeVar("T", int, float)
@@ -77,6 +78,8 @@ class Config:
     @classmethod
     def from_gguf(cls, gguf: Gguf) -> "Config":
         try:
+            if gguf.metadata.get("general.type") == "adapter":
+                raise ModelError(not_a_model(gguf.source.name))
             config = _read_config(gguf.metadata, gguf.tensors)
             find_tensors(config, gguf.tensors)
         except ModelError as error:

@@ -132,12 +132,17 @@ class Decoder:
         self._head(p.tape, p.rows, source, self._logits(logits, p.lows))
 
     def settle(self, p: Pass, stream: Stream) -> None:
-        """Ends a pass of many rows before the logits; `head_of_some` continues, some rows at a time."""
-        self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms, self.scratch["head x"]))
+        """Ends a pass before the logits, with its rows in `settled`; `head_of_some` continues, some rows at a time."""
+        self.matmuls.settle(p.tape, p.rows, stream.input(self.weights.output_norms, self.settled))
+
+    @property
+    def settled(self) -> Buffer:
+        """f32 [rows, width]: the hidden state after the final norm, if the last pass was settled."""
+        return self.scratch["head x"]
 
     def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer, lows: Lows | None = None) -> None:
         """Logits [rows, vocab] of a settled pass, from row `first` on."""
-        source = _rows_of(self.scratch["head x"], first, rows, self.config.width)
+        source = _rows_of(self.settled, first, rows, self.config.width)
         self._head(tape, rows, source, self._logits(logits, lows))
 
     def _head(self, tape: Tape, rows: int, source: Input, result: Result) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.shaders import Values
 from wgemma.gpu.tape import Tape
+from wgemma.model.forms import direct_form, direct_grid
 from wgemma.model.matmul import Choices, Groups, Input, Matmuls, Residual, Result
 from wgemma.model.weights import Matrix
 
@@ -61,4 +62,5 @@ class DirectMatmuls(Matmuls):
         shares: int = 1,
     ) -> None:
         assert shares == 1
-        tape.run("direct", [-(-n // 64), -(-rows // 4)], bindings, params, constants)
+        form = direct_form(self.device)
+        tape.run("direct", direct_grid(n, rows, form), bindings, params, constants | form)

@@ -18,6 +18,7 @@ MOST_PAIRS = 2  # pairs of a residual row that a mat-vec's thread computes on th
 MOST_AHEAD = 64  # blocks of a long x that a mat-vec's workgroup prefetches into registers, for its next slice
 NARROW = 512  # up to this many matrix rows, tall tiles would leave a large GPU idle
 CROWDED = 1024  # from this many rows on, the tallest tiles fill it, too
+DIRECT_ROWS = 32  # rows of x per thread of direct.wgsl
 BUSY = 1000  # tiles that fill it without splitting K
 SHARE = 12  # blocks of K worth a workgroup
 
@@ -47,6 +48,19 @@ def tile_shape(tall: int) -> dict[str, Any]:
     """The constants of a tile of `tall` rows."""
     bands = 1 if tall == 32 else 2  # of four rows each, per thread
     return {"ROWS": tall, "THREADS": max(tall, 64), "EACH": 4 * bands, "BANDS": bands}
+
+
+def direct_form(device: Device) -> dict[str, Any]:
+    """How direct.wgsl divides its work: a subgroup loads a block of x together, if its threads can share it evenly."""
+    lanes = min(device.lanes("direct"), 8)
+    lanes = lanes if 8 % lanes == 0 else 1
+    threads = lanes if lanes > 1 else 16
+    return {"EACH": DIRECT_ROWS, "LANES": lanes, "PASSED": lanes > 1, "TURNS": 8 // lanes, "THREADS": threads}
+
+
+def direct_grid(n: int, rows: int, form: dict[str, Any]) -> list[int]:
+    """The grid of direct.wgsl for `rows` rows with n results each."""
+    return [-(-n // (4 * form["THREADS"])), -(-rows // form["EACH"])]
 
 
 def tile_shares(tiles: int, blocks: int, room: int, *, busy: int = BUSY, share: int = SHARE) -> int:

@@ -15,7 +15,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
-from wgemma.model.forms import tower_tile_form
+from wgemma.model.forms import direct_form, direct_grid, tower_tile_form
 from wgemma.model.matmul import Destination
 from wgemma.model.weights import Matrix, RowOrder, Uploader
 from wgemma.sync import breathe
@@ -175,19 +175,19 @@ def linear(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: i
         linear_direct(tape, lin, rows, x, y, stride, offset)
     else:
         form = tower_tile_form(tape.device, rows, lin.matrix.rows)
-        _linear(tape, lin, rows, x, Destination(y, stride, offset), "tile", form["ROWS"], form)
+        _linear(tape, lin, rows, x, Destination(y, stride, offset), "tile", form)
 
 
 def linear_direct(tape: Tape, lin: Linear, rows: int, x: Binding, y: Binding, stride: int = 0, offset: int = 0) -> None:
     """The same with direct.wgsl."""
-    _linear(tape, lin, rows, x, Destination(y, stride, offset), "direct", 4, {})
+    _linear(tape, lin, rows, x, Destination(y, stride, offset), "direct", direct_form(tape.device))
 
 
 def _linear(
-    tape: Tape, lin: Linear, rows: int, x: Binding, place: Destination, kernel: str, tall: int, more: dict[str, Any]
+    tape: Tape, lin: Linear, rows: int, x: Binding, place: Destination, kernel: str, form: dict[str, Any]
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
-    constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **more}
+    constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **form}
     limits = {"x_min": bounds.input_min, "x_max": bounds.input_max}
     limits |= {"y_min": bounds.output_min, "y_max": bounds.output_max}
     for part in matrix.parts:
@@ -197,7 +197,10 @@ def _linear(
         params = {"blocks": matrix.blocks, "n": part.rows, "first": part.first, "rows": rows, **limits}
         params |= {"y_stride": place.stride or matrix.rows, "y_offset": place.offset + part.first}
         params["x_quads"] = matrix.columns // 4
-        tape.run(kernel, [-(-part.rows // 64), -(-rows // tall)], bindings, params, constants)
+        tiles = (
+            [-(-part.rows // 64), -(-rows // form["ROWS"])] if kernel == "tile" else direct_grid(part.rows, rows, form)
+        )
+        tape.run(kernel, tiles, bindings, params, constants)
 
 
 async def unwatched(part: int, parts: int) -> None:

@@ -84,6 +84,14 @@ def keys(logits: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.where(np.isnan(logits), np.uint32(0xFFFFFFFF), ordered)
 
 
+def ranked(logits: NDArray[np.float32], token: int, count: int) -> list[tuple[int, float]]:
+    """(token, log-probability) of `token`, then of the `count` most likely ones."""
+    shifted = logits.astype(np.float64) - logits.max()
+    logs = shifted - np.log(np.exp(shifted).sum())
+    best = np.argsort(-logs, kind="stable")[:count]
+    return [(token, float(logs[token])), *((int(i), float(logs[i])) for i in best)]
+
+
 def peaks(logits: NDArray[np.float32], block: int = 64) -> tuple[NDArray[np.uint32], Doubles]:
     """peaks: the largest key of each block, and Σ e^(l − largest)."""
     padded = np.full(-(-logits.size // block) * block, -np.inf)

@@ -224,7 +224,7 @@ class Problem:
     def kernels(self) -> set[str]:
         """The kernels a wrong answer implicates."""
         if self.kernel == "attention":
-            return {"attention", "attention_few", "attention_join", "attention_tile", "queries"}
+            return {"attention", "attention_few", "attention_join", "attention_tile", "attention_direct", "queries"}
         if self.kernel == "matvec":
             return {"thin": {"matvec", "low_project"}, "experts": {"experts_matvec"}}.get(self.source, {"matvec"})
         if self.kernel == "tile":

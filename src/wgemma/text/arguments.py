@@ -34,6 +34,8 @@ _decode_string = json.JSONDecoder(strict=False).raw_decode
 
 @dataclass(frozen=True)
 class ToolCall:
+    """A call of a tool by the model."""
+
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None  # why the arguments could not be read

@@ -50,7 +50,7 @@ def content_of(part: Mapping[str, Any]) -> Content:
         raise TemplateError(f'{shown(part)} is no image or sound; write {{"type": "image", "image": "cat.png"}}.')
     budget = part.get("budget") if kind == "image" else None
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
-        raise TemplateError(f"the budget of an image is {shown(budget)}; it must be a number of tokens, such as 280.")
+        raise TemplateError(f"the budget of an image is {shown(budget)}; it must be 70, 140, 280, 560 or 1120 tokens.")
     if name == "image_url":
         return Content(kind, _data_url(_inner(part, "image_url", "url"), kind), budget)
     if name == "input_audio":

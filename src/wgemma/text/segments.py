@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wgemma.checks import kind_of
 from wgemma.errors import TemplateError
 
 QUOTE = '<|"|>'
@@ -77,7 +78,7 @@ def by_name(mapping: Mapping[Any, Any], out: Writer) -> list[tuple[str, Any]]:
     """The entries in the template's order: by name, ignoring case."""
     for key in mapping:
         if not isinstance(key, str):
-            raise out.error(f"has a key that is a {type(key).__name__}; keys must be strings")
+            raise out.error(f"has {kind_of(key)} as a key; keys must be strings")
     return sorted(mapping.items(), key=lambda entry: entry[0].lower())
 
 
@@ -112,7 +113,7 @@ def write_value(out: Writer, value: Any, *, quote_keys: bool, depth: int = 0) ->
                 write_value(out, item, quote_keys=quote_keys, depth=depth + 1)
             out.mark("]")
         case _:
-            raise out.error(f"contains a {type(value).__name__}; only JSON values can be rendered")
+            raise out.error(f"contains {kind_of(value)}; only JSON values can be rendered")
 
 
 def write_entries(out: Writer, mapping: Mapping[Any, Any], *, quote_keys: bool, depth: int = 0) -> None:

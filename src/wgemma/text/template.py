@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wgemma.checks import checked, shown
+from wgemma.checks import checked, kind_of, shown
 from wgemma.errors import TemplateError
+from wgemma.text.arguments import ToolCall
 from wgemma.text.declaration import write_declaration
 from wgemma.text.segments import Segment, Writer, write_entries, write_value
 
-__all__ = ["Segment", "lesson", "opens_in_thought", "render", "segments"]
+__all__ = ["Segment", "awaits_tools", "lesson", "opens_in_thought", "render", "segments"]
 
 _ROLES = {
     "system": "system",
@@ -76,7 +77,13 @@ def render(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> str:
-    """The prompt as one string, for reading and comparing. To tokenise it, use `segments`."""
+    """The prompt as one string, for reading and comparing; to compute it, pass the messages to `Model.chat`.
+
+    Options:
+        tools, think: as in `Model.chat`.
+        size: "small" for E2B and E4B, "large" for 12B, 26B and 31B.
+        open_reply: ends with the beginning of the reply, or with a last assistant message left open to be continued.
+    """
     pieces = segments(messages, tools=tools, think=think, size=size, open_reply=open_reply)
     return "".join(piece.text for piece in pieces)
 
@@ -89,15 +96,20 @@ def segments(
     size: Literal["small", "large"] = "small",
     open_reply: bool = True,
 ) -> list[Segment]:
-    """The prompt as segments; earlier replies are `own`. `size` is "small" for E2B and E4B, "large" for 12B, 26B and
-    31B."""
+    """The prompt as segments; earlier replies are `own`. With `open_reply`, a last assistant message without tool calls
+    begins the reply."""
     entries = _entries(_sequence(messages, "messages"))
     out, turns = _begin(entries, tools, think=think, size=size)
     last_user = _last_user(turns)
+    continued = turns[-1] if open_reply and turns and turns[-1].role == "model" and not turns[-1].calls else None
     for i, entry in enumerate(turns):
         before, after = _neighbours(turns, i)
-        _write_turn(out, entry, before, after, recent=entry.index > last_user, own=entry.role == "model")
-    if open_reply:
+        hushed = entry is continued and size == "large" and not think and not _thought(entry)
+        own, stays_open = entry.role == "model", entry is continued
+        _write_turn(
+            out, entry, before, after, recent=entry.index > last_user, own=own, hushed=hushed, stays_open=stays_open
+        )
+    if open_reply and not continued:
         _open_reply(out, turns[-1] if turns else None, think=think, size=size)
     return out.segments()
 
@@ -153,6 +165,11 @@ def opens_in_thought(pieces: Sequence[Segment]) -> bool:
     return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith(_OPEN_THOUGHT)
 
 
+def awaits_tools(pieces: Sequence[Segment]) -> bool:
+    """Whether the prompt ends in calls without results, so that the model would make these up."""
+    return bool(pieces) and pieces[-1].trusted and pieces[-1].text.endswith("<|tool_response>")
+
+
 def _sequence(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         sample = {"messages": '[{"role": "user", "content": "Hello"}]'}.get(name, "[{…}, …]")
@@ -172,7 +189,7 @@ def _entries(messages: list[Any]) -> list[_Entry]:
             raise TemplateError(f"messages[{index}] has {told}; use system, user, assistant or tool.")
         for key in _KEYS:
             if not isinstance(message.get(key), _TYPES):
-                told = f"a {key} that is a {type(message[key]).__name__}"
+                told = f"{kind_of(message[key])} as its {key}"
                 raise TemplateError(f"messages[{index}] has {told}; use strings, numbers, lists and dicts.")
         entry = _Entry(index, role, message)
         if entry.calls and role != "model":
@@ -227,9 +244,10 @@ def _write_turn(
     recent: bool,
     own: bool,
     hushed: bool = False,
+    stays_open: bool = False,
 ) -> None:
     """Writes one message with its calls and results. `recent`: no user message follows, so its thinking is kept;
-    `hushed`: the model's turn opens with an empty thought."""
+    `hushed`: the model's turn opens with an empty thought; `stays_open`: its turn does not end."""
     out.where = f"messages[{entry.index}]"
     if not (entry.role == "model" and before == "model"):
         out.mark(f"<|turn>{entry.role}\n")
@@ -248,7 +266,7 @@ def _write_turn(
     spoke = _write_content(out, entry)
     if entry.calls and not entry.results:
         out.mark("<|tool_response>")
-    elif not (entry.role == "model" and after == "model") and (spoke or after or not entry.results):
+    elif not (stays_open or (entry.role == "model" and after == "model")) and (spoke or after or not entry.results):
         out.mark("<turn|>")
         out.own = False
         out.mark("\n")
@@ -285,19 +303,37 @@ def _write_calls(out: Writer, calls: Any) -> dict[str | int, str]:
         raise out.error("has tool_calls that are not a list")
     names: dict[str | int, str] = {}
     for position, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(function, dict) or not isinstance(name, str) or not name:
-            raise out.error('has a tool call without a name; write {"function": {"name": …, "arguments": {…}}}')
-        names[position] = name
-        if isinstance(call.get("id"), str):
-            names[call["id"]] = name
-        out.mark("<|tool_call>call:")
-        out.write(name)
-        out.mark("{")
-        write_entries(out, _arguments(out, function.get("arguments")), quote_keys=False, depth=1)
-        out.mark("}<tool_call|>")
+        out.mark("<|tool_call>")
+        if isinstance(call, ToolCall):
+            names[position] = call.name or "unknown"
+            _write_own_call(out, call)
+        else:
+            function = call.get("function") if isinstance(call, dict) else None
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(function, dict) or not isinstance(name, str) or not name:
+                raise out.error('has a tool call without a name; write {"function": {"name": …, "arguments": {…}}}')
+            names[position] = name
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = name
+            _write_call(out, name, _arguments(out, function.get("arguments")))
+        out.mark("<tool_call|>")
     return names
+
+
+def _write_own_call(out: Writer, call: ToolCall) -> None:
+    """A call as an answer had it; one that could not be read is repeated as the model wrote it."""
+    if call.error is None:
+        _write_call(out, call.name, call.arguments)
+    else:
+        out.write(call.raw)
+
+
+def _write_call(out: Writer, name: str, arguments: dict[str, Any]) -> None:
+    out.mark("call:")
+    out.write(name)
+    out.mark("{")
+    write_entries(out, arguments, quote_keys=False, depth=1)
+    out.mark("}")
 
 
 def _arguments(out: Writer, arguments: Any) -> dict[str, Any]:
@@ -389,5 +425,5 @@ def _text(out: Writer, value: Any, key: str = "content") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise out.error(f"has a {key} that is a {type(value).__name__}; write a string")
+        raise out.error(f"has {kind_of(value)} as its {key}; write a string")
     return value

@@ -62,7 +62,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, target: Any) -> "Tokenizer":
-        """From an open `Gguf`, or anything `Gguf.open` takes; no tensor is read."""
+        """The vocabulary of `target`: an open `Gguf`, or anything `Gguf.open` takes. No tensor is read."""
         if isinstance(target, Gguf):
             return cls._from_metadata(target.metadata, target.source.name)
         with Gguf.open(target) as gguf:
@@ -95,14 +95,14 @@ class Tokenizer:
         return len(self._tokens)
 
     def id(self, text: str) -> int:
-        """The id of a special token by its text, such as `<bos>`."""
+        """The id of a special token by its `text`, such as `<bos>`."""
         try:
             return self.special[text]
         except KeyError:
             raise GgufError(f"this vocabulary has no special token {text!r}.") from None
 
     def text(self, token_id: int) -> str:
-        """A token as the vocabulary spells it: '▁' for a space, `<0xHH>` for a byte."""
+        """The token `token_id` as the vocabulary spells it: '▁' for a space, `<0xHH>` for a byte."""
         return self._tokens[token_id]
 
     # -- strings to ids

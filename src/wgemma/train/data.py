@@ -22,6 +22,7 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, BinaryIO, Literal, TypeAlias
 
+from wgemma.checks import kind_of
 from wgemma.errors import DataError, TemplateError
 from wgemma.files.json_text import decoder, parse_json
 from wgemma.files.reading import regular_file
@@ -258,9 +259,7 @@ def _rows(source: Source) -> Generator[tuple[int, Any], None, None]:
     elif isinstance(source, Iterable) and not isinstance(source, Mapping):
         yield from enumerate(source, 1)
     else:
-        raise DataError(
-            f"a {type(source).__name__} is not a set of examples. Pass a file's path, or a list of records."
-        )
+        raise DataError(f"{kind_of(source)} is not a set of examples. Pass a file's path, or a list of records.")
 
 
 def _file_rows(file: BinaryIO) -> Generator[tuple[int, Any], None, None]:

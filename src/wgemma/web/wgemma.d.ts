@@ -85,7 +85,8 @@ export interface Message {
 
 export interface ChatOptions {
   tools?: object[];
-  think?: boolean;
+  /** A level limits the tokens of a thought: low 512, medium 2048, high 8192. */
+  think?: boolean | "low" | "medium" | "high";
   /** Ends the reply; the last part's finishReason is then "cancelled". */
   signal?: AbortSignal;
   maxTokens?: number;

@@ -1,4 +1,4 @@
-"""Cases of attention for many rows: queries, attention_tile."""
+"""Cases of attention for many rows: queries, attention_tile, attention_direct."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
 from wgemma.model.attention import slices
-from wgemma.model.attention_tile import KEYS, QUERIES, split_of, tile_shape
+from wgemma.model.attention_tile import KEYS, QUERIES, direct_form, direct_lanes, split_of, tile_shape
 from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
 from wgemma.reference import attention_back_twins as back
@@ -34,6 +34,7 @@ def cases() -> Iterator[Case]:
     for extreme in ("zeros", "huge", "nan"):
         yield case(_queries, False, head=64, heads=2, positions=(5, 6, 7), extreme=extreme)
     yield from _tile_cases()
+    yield from _direct_cases()
     yield from _packed_cases()
 
 
@@ -80,6 +81,25 @@ def _tile_cases() -> Iterator[Case]:
         yield case(_attention_tile, extreme == "nan", **shape, extreme=extreme)
 
 
+def _direct_cases() -> Iterator[Case]:
+    """The same for attention_direct.wgsl, with fewer keys than a turn and more."""
+    sliding: Options = {"window": 16, "ring": 64, "segments": (64,)}
+    pages: Options = {"segments": (256, 128, 256)}
+    table: list[tuple[bool, int, int, int, bool, tuple[int, ...], Options]] = [
+        (True, 256, 8, 1, True, tuple(range(38, 50)), {**sliding, "image": (41, 47), "unused": (11,)}),
+        (True, 64, 4, 1, False, (0, 255, 256, 383, 384, 500, 639), {**pages, "unused": (2,)}),
+        (False, 256, 4, 2, True, tuple(range(30, 84)), {**sliding, "image": (41, 80), "whole": True}),
+        (False, 512, 3, 1, True, (0, 63, 64, 127, 0), {"segments": (64, 64), "unused": (4,)}),
+        (False, 64, 2, 1, True, (3, 4), {"segments": (128,), "unused": (0, 1)}),
+    ]
+    for quick, head, heads, kv_heads, f16, positions, options in table:
+        shape: Options = {"head": head, "heads": heads, "kv_heads": kv_heads, "f16": f16, "positions": positions}
+        yield case(_attention_tile, quick, "attention_direct", **shape, **options, direct=True)
+    for extreme in ("zeros", "huge", "nan"):
+        shape = {"head": 64, "heads": 4, "kv_heads": 2, "f16": False, "positions": (7, 200, 300), **pages}
+        yield case(_attention_tile, extreme == "nan", "attention_direct", **shape, extreme=extreme, direct=True)
+
+
 def _rows(positions: Sequence[int], unused: Sequence[int], image: tuple[int, int], whole: int) -> list[Row]:
     """Rows at these positions; rows of the image [start, end) see up to its end, and from its start if that is before a
     window of `whole`."""
@@ -109,6 +129,7 @@ class AttentionTile:
     across: int = 32
     batch: int = 4
     extreme: str = ""
+    direct: bool = False
 
 
 @takes(AttentionTile)
@@ -122,9 +143,13 @@ def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
     states, out = lab.out(len(rows) * heads * splits * (head + 2)), lab.held(twins.paired(q))
     bindings: dict[str, Binding] = {"rows": lab.put_rows(rows), "q": out, "out": out, "partial": states}
     across = asked.across if lab.device.limits.workgroup_memory >= 32 << 10 else 32
+    kernel, at_once = "attention_tile", QUERIES
     constants = tile_shape(head, f16=f16, each=asked.each, across=across, batch=asked.batch)
     constants |= {"CARRIED": True} if splits > 1 or len(segments) > 1 else {}
-    grid = [-(-len(rows) * (heads // kv_heads) // QUERIES), kv_heads, splits]
+    if asked.direct:
+        kernel, at_once = "attention_direct", direct_lanes(lab.device)
+        constants = direct_form(at_once, head, f16=f16)
+    grid = [-(-len(rows) * (heads // kv_heads) // at_once), kv_heads, splits]
     first, depth = 0, max(asked.positions) + 1
     for i, count in enumerate(segments):
         part = cache[:, first : first + count]
@@ -133,13 +158,14 @@ def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
         params = {"heads": heads, "kv_heads": kv_heads, "rows": len(rows), "window": window}
         params |= {"ring": asked.ring, "first": first, "count": count, "splits": splits, "split": split}
         params |= {"resumes": i > 0, "final_segment": i == len(segments) - 1}
-        lab.run("attention_tile", grid, {**bindings, "keys": keys, "values": values}, params, constants)
+        params |= {"eights": head // 8} if asked.direct else {}
+        lab.run(kernel, grid, {**bindings, "keys": keys, "values": values}, params, constants)
         first += count
     if splits > 1:
         lab.run("attention_join", [heads, len(rows), slices(head)], bindings, {"splits": splits}, {"HEAD": head})
     expected = twins.attention(q, cache[0], cache[1], rows, window, asked.ring)
     carried = lab.read(states)
-    alone = splits == 1 and len(segments) == 1
+    alone = splits == 1 and len(segments) == 1 and not asked.direct
     margin = untouched(carried.size if alone else GUARD)
     return Outcome((lab.read(out), carried[carried.size - margin.size :]), (framed(expected), margin), F32)
 

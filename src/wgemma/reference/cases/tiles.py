@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wgemma.model.forms import tile_form
+from wgemma.model.forms import direct_form, direct_grid, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.lab import F32, GUARD, Case, Lab, Outcome, case, clear_of_ties, framed, takes, untouched, widths
@@ -63,13 +63,15 @@ def _tile(lab: Lab, asked: Tile) -> Outcome:
     stride, x = n + 5, lab.activations(rows, asked.columns, extreme=asked.extreme)
     given, y, side = lab.put(x), lab.out(shares * rows * stride), lab.normal(n)
     scales = lab.put(side)
-    form = tile_form(rows, n, narrow=0) if asked.by == "tile" else {"ROWS": 4}
+    direct = asked.by == "direct"
+    form = direct_form(lab.device) if direct else tile_form(rows, n, narrow=0)
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": asked.scaled, **form}
     for part in matrix.parts:
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
         params |= {"y_stride": stride, "y_offset": OFFSET + part.first, **({} if cap is None else {"cap": cap})}
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
-        lab.run(asked.by, [-(-part.rows // 64), -(-rows // form["ROWS"]), shares], bindings, params, constants)
+        grid = direct_grid(part.rows, rows, form) if direct else [-(-part.rows // 64), -(-rows // form["ROWS"]), shares]
+        lab.run(asked.by, grid, bindings, params, constants)
     expected = untouched(shares, rows, stride)
     result = twins.shared(w, x, shares) * (twins.wide(side) if asked.scaled else 1.0)
     expected[:, :, OFFSET : OFFSET + n] = twins.capped(result, cap or 0.0)
@@ -152,8 +154,8 @@ def _direct_cases() -> Iterator[Case]:
     """The same for direct.wgsl, with few rows and many."""
     for kind in PLANES:
         _, middling, wide = widths(kind)
-        for rows, n in ((1, 7), (4, 64), (6, 130)):
-            yield case(_tile, rows == 6, "direct", kind=kind, rows=rows, n=n, columns=middling, by="direct")
+        for rows, n in ((1, 7), (32, 64), (39, 130)):
+            yield case(_tile, rows == 39, "direct", kind=kind, rows=rows, n=n, columns=middling, by="direct")
         yield case(_tile, False, "direct", kind=kind, rows=3, n=65, columns=wide, most=50, by="direct")
     yield case(_tile, True, "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, by="direct")
     yield case(_tile, True, "direct", kind="F32", rows=5, n=70, columns=96, scaled=True, by="direct")

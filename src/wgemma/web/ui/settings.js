@@ -59,12 +59,12 @@ export const NUMBERS = {
   },
   seed: {
     label: "Seed",
-    least: 0,
+    least: -1,
     most: Number.MAX_SAFE_INTEGER,
     whole: true,
     step: 1,
     own: "random",
-    hint: "same seed, same answer",
+    hint: "same seed, same answer; −1 is random",
   },
   maxTokens: {
     label: "Longest answer",

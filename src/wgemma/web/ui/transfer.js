@@ -284,7 +284,7 @@ function fromCommandLine(value) {
   return {
     title: excerpt(first),
     messages,
-    settings: { ...numbers, system: value.system, think: value.settings?.think },
+    settings: { ...numbers, system: value.system, think: Boolean(value.settings?.think) },
   };
 }
 

@@ -1,0 +1,204 @@
+"""What `chat` and `generate` return: a stream to iterate over, and the whole answer for whoever asks for it."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from wgemma.engine.continuing import Piece
+from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage
+from wgemma.engine.replying import Part
+from wgemma.errors import SessionError
+from wgemma.habits import dead_end
+from wgemma.sync import iterate
+from wgemma.text.reply import ToolCall
+
+T = TypeVar("T", bound=Part | Piece)
+
+_AS_A_DICT = "an answer is no dictionary: write answer.text, answer.tool_calls, answer.usage or answer.message."
+
+
+class _Whole(Generic[T]):
+    """An answer as far as it has arrived. Each property is about the whole of it: `_read` makes sure of that."""
+
+    def __init__(self) -> None:
+        self._arrived: list[T] = []
+        self._ending: Ending | None = None
+        self._closed = False  # before its end
+
+    def _take(self, item: T | Ending) -> T | None:
+        """Notes what the stream yields; returns what is for the reader."""
+        if isinstance(item, Ending):
+            self._ending = item
+            return None
+        self._arrived.append(item)
+        return item
+
+    def _read(self) -> list[T]:
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """The answer itself, without its thinking."""
+        return "".join(item.text for item in self._read() if not (isinstance(item, Part) and item.kind == "thinking"))
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought before it answered; empty unless `think` was set."""
+        return "".join(item.text for item in self._read() if isinstance(item, Part) and item.kind == "thinking")
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tools the model called. The list can go back as it is, as the `tool_calls` of an assistant message."""
+        return [item.tool_call for item in self._read() if isinstance(item, Part) and item.tool_call is not None]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message to append to a chat, ready for JSON. Calls that could not be read are left out."""
+        said: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.thinking:
+            said["thinking"] = self.thinking
+        calls = [call for call in self.tool_calls if call.error is None]
+        if calls:
+            said["tool_calls"] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+        return said
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended: "stop", "length", "tool" or "cancelled"; None if an error ended it."""
+        self._read()
+        return self._reason
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens it took; None if it was closed before its end."""
+        self._read()
+        return self._ending.usage if self._ending else None
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """The log-probabilities of its tokens; empty unless `logprobs` was set."""
+        return [token for item in self._read() for token in item.logprobs]
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprob]:
+        """Those of the prompt's tokens, from the second on, if `logprobs` was set and `max_tokens` was 0."""
+        self._read()
+        return list(self._ending.prompt_logprobs) if self._ending else []
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        state = f"finish_reason {self._reason}" if self._reason else "not complete yet; .text is all of it"
+        return f"<wgemma.{type(self).__name__}, {len(self._arrived)} parts: {state}>"
+
+    @property
+    def _reason(self) -> FinishReason | None:
+        """Why it ended, if it has."""
+        return self._ending.finish_reason if self._ending else "cancelled" if self._closed else None
+
+    if not TYPE_CHECKING:
+        __getitem__ = dead_end(_AS_A_DICT)
+
+
+class Answer(_Whole[T], Iterator[T]):
+    """An answer that is being written. Iterate over it, or ask for all of it:
+
+        for part in model.chat(messages):
+            print(part.text, end="")
+
+        print(model.chat(messages).text)
+
+    `text` and the other properties first read what has not been read yet; after that, iterating yields nothing more.
+    Leaving the loop and dropping the answer cancels it, and so does `close()` or the end of a `with` block; the
+    properties then tell what had arrived.
+    """
+
+    def __init__(self, stream: AsyncGenerator[T | Ending, None]) -> None:
+        super().__init__()
+        self._stream = iterate(stream)
+
+    def __next__(self) -> T:
+        for item in self._stream:
+            shown = self._take(item)
+            if shown is not None:
+                return shown
+        raise StopIteration
+
+    def _read(self) -> list[T]:
+        for _ in self:
+            pass
+        return self._arrived
+
+    def close(self) -> None:
+        """Cancels the answer; does nothing if it has ended."""
+        self._closed = True
+        self._stream.close()
+
+    def __enter__(self) -> "Answer[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:
+        __await__ = dead_end("chat() and generate() are not awaited: write await model.achat(…) or model.agenerate(…).")
+
+
+class AsyncAnswer(_Whole[T], AsyncIterator[T]):
+    """An answer that is being written, for code that runs in an event loop. Iterate over it, or await all of it:
+
+        async for part in model.achat(messages):
+            print(part.text, end="")
+
+        print((await model.achat(messages)).text)
+
+    Once it is complete, it has the same properties as an `Answer`. `aclose()` or the end of an `async with` block
+    cancels it.
+    """
+
+    def __init__(self, stream: AsyncGenerator[T | Ending, None]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._over = False
+
+    async def __anext__(self) -> T:
+        try:
+            async for item in self._stream:
+                shown = self._take(item)
+                if shown is not None:
+                    return shown
+        except BaseException:
+            self._over = True
+            raise
+        self._over = True
+        raise StopAsyncIteration
+
+    def __await__(self) -> Generator[Any, None, "AsyncAnswer[T]"]:
+        return self._complete().__await__()
+
+    async def _complete(self) -> "AsyncAnswer[T]":
+        async for _ in self:
+            pass
+        return self
+
+    def _read(self) -> list[T]:
+        if not (self._ending or self._over):
+            raise SessionError("this answer is not complete: write `answer = await model.achat(…)` to wait for all.")
+        return self._arrived
+
+    async def aclose(self) -> None:
+        """Cancels the answer; does nothing if it has ended."""
+        self._closed = self._over = True
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> "AsyncAnswer[T]":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    if not TYPE_CHECKING:
+        __iter__ = dead_end("this answer is read in an event loop: write `async for`, or call chat() or generate().")

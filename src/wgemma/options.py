@@ -1,0 +1,108 @@
+"""The options of every call, by name and type, for whoever checks types before running. The calls check them, too."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from wgemma.engine.adapting import Choice
+from wgemma.engine.opening import Plan
+from wgemma.engine.request import Cancel, Hear
+from wgemma.engine.thinking import Level
+from wgemma.gpu.device import Device
+from wgemma.model.matmul import Precision
+
+if TYPE_CHECKING:
+    from wgemma.train.trainer import Progress
+
+
+class LoadOptions(TypedDict, total=False):
+    """The options of `load`."""
+
+    projector: str | Path | None
+    adapter: str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None
+    device: Device | str | None
+    context: int | None
+    kv: Literal["f16", "f32"]
+    precision: Precision
+    ple: Literal["auto", "gpu", "host"]
+    memory: int | None
+    announce: Callable[[Plan], None] | None
+    progress: Callable[[int], None]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling`, as options."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    logprobs: int | None
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """The options of `Model.generate`."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    cancel: Cancel | None
+    progress: Hear
+    adapter: Choice
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """The options of `Model.chat`."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    think: bool | Level
+    thinking_budget: int | None
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The fields of `TrainingSettings`, as options."""
+
+    rank: int
+    alpha: float
+    targets: str | Sequence[str]
+    rslora: bool
+    dropout: float
+    lr: float
+    schedule: Literal["cosine", "linear", "constant"]
+    warmup: float
+    epochs: int
+    steps: int | None
+    batch: int
+    seq: int
+    packing: bool
+    seed: int
+    weight_decay: float
+    clip: float
+    betas: tuple[float, float]
+    eps: float
+    validation: float | str | Path
+    save_every: int | None
+    checkpointing: bool
+
+
+class FinetuneOptions(TrainingOptions, total=False):
+    """The options of `Model.finetune`."""
+
+    out: str | Path | None
+    resume: bool
+    skip_bad: bool
+    progress: "Callable[[Progress], None]"
+    cancel: Cancel | None
+
+
+CALLS: dict[str, frozenset[str]] = {
+    "chat": ChatOptions.__optional_keys__,
+    "generate": GenerateOptions.__optional_keys__,
+    "load": LoadOptions.__optional_keys__,
+    "finetune": FinetuneOptions.__optional_keys__,
+}

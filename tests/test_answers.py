@@ -1,0 +1,156 @@
+"""What `chat` and `generate` return: a stream, and the whole answer."""
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+
+import wgemma
+from wgemma.engine.endings import Ending
+from wgemma.gpu.native import NativeDevice
+
+HELLO = [{"role": "user", "content": "Hello"}]
+GREEDY = {"max_tokens": 6, "temperature": 0}
+CALL = wgemma.ToolCall("weather", {"city": "Oslo", "days": 3})
+BROKEN = wgemma.ToolCall("", error="no name", raw='call:{<|"|>')
+USAGE = wgemma.Usage(9, 0, 5)
+
+
+@pytest.fixture(scope="module")
+def model(blob: str, gpu: NativeDevice) -> wgemma.Model:
+    return wgemma.load(blob, device=gpu)
+
+
+async def scripted() -> AsyncGenerator[wgemma.Part | Ending, None]:
+    """A reply that thinks, speaks and calls, as `Model.chat` streams it."""
+    yield wgemma.Part("thinking", "Rain")
+    yield wgemma.Part("thinking", "?")
+    yield wgemma.Part("content", "Let me *look*.")
+    yield wgemma.Part("tool_call", tool_call=CALL)
+    yield wgemma.Part("tool_call", tool_call=BROKEN)
+    yield Ending("tool", USAGE)
+    yield wgemma.Part("content", finish_reason="tool", usage=USAGE)
+
+
+def test_an_answer_is_a_stream_and_the_whole_of_it(model: wgemma.Model) -> None:
+    parts = list(model.chat(HELLO, **GREEDY))
+    answer = model.chat(HELLO, **GREEDY)
+    assert answer.text == str(answer) == "".join(part.text for part in parts)
+    assert answer.finish_reason == parts[-1].finish_reason == "length"
+    assert answer.usage is not None and answer.usage.generated == 6
+    assert answer.thinking == "" and answer.tool_calls == []
+
+
+def test_what_was_iterated_over_is_part_of_the_text_and_comes_only_once(model: wgemma.Model) -> None:
+    whole = model.chat(HELLO, **GREEDY).text
+    answer = model.chat(HELLO, **GREEDY)
+    first = next(answer)
+    assert answer.text == whole and whole.startswith(first.text)
+    assert list(answer) == []
+
+
+def test_a_continued_text_is_an_answer_too(model: wgemma.Model) -> None:
+    answer = model.generate("Once upon", **GREEDY)
+    pieces = list(answer)
+    assert len(pieces) == 6 and answer.text == "".join(piece.text for piece in pieces)
+    assert answer.finish_reason == "length" and answer.usage is not None
+    assert (answer.usage.generated, answer.usage.prompt) == (6, 1 + len(model.tokenizer.encode("Once upon")))
+    again = model.generate("Once upon", **GREEDY)
+    assert again.usage is not None and again.usage.reused == again.usage.prompt - 1
+    stopped = model.generate("Once upon", stop=answer.text[-1], **GREEDY)
+    assert stopped.finish_reason == "stop" and stopped.text == answer.text[: answer.text.index(answer.text[-1])]
+
+
+def test_thinking_text_and_calls_are_told_apart() -> None:
+    answer = wgemma.Answer(scripted())
+    assert (answer.thinking, answer.text) == ("Rain?", "Let me *look*.")
+    assert answer.tool_calls == [CALL, BROKEN]
+    assert (answer.finish_reason, answer.usage) == ("tool", USAGE)
+    assert answer._repr_markdown_() == "Let me *look*."
+
+
+def test_an_answer_goes_back_into_the_chat_as_it_is() -> None:
+    answer = wgemma.Answer(scripted())
+    written = '<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|>'
+    assert json.loads(json.dumps(answer.message)) == answer.message
+    assert f"Rain?\n<channel|>{written}Let me *look*." in wgemma.render([*HELLO, answer.message])
+    calls = {"role": "assistant", "tool_calls": answer.tool_calls}
+    broken = '<|tool_call>call:{<|"|><tool_call|>'
+    results = [{"role": "tool", "content": "sun"}, {"role": "tool", "content": "what?"}]
+    text = wgemma.render([*HELLO, calls, *results])
+    assert written + broken in text
+    assert 'response:weather{value:<|"|>sun' in text and 'response:unknown{value:<|"|>what?' in text
+
+
+def test_closing_cancels_and_leaves_what_had_arrived(model: wgemma.Model) -> None:
+    with model.chat(HELLO, temperature=0) as answer:
+        first = next(answer)
+    assert (answer.text, answer.finish_reason, answer.usage) == (first.text, "cancelled", None)
+    assert list(answer) == []
+    model.reset()  # nothing is running
+    answer.close()
+
+
+def test_dropping_an_answer_cancels_it(model: wgemma.Model) -> None:
+    answer = model.generate("Once", temperature=0)
+    next(answer)
+    with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
+        model.reset()
+    del answer
+    gc.collect()
+    model.reset()
+
+
+def test_a_complete_answer_is_not_cancelled_by_closing_it(model: wgemma.Model) -> None:
+    with model.chat(HELLO, **GREEDY) as answer:
+        assert answer.text
+    assert answer.finish_reason == "length"
+
+
+def test_an_answer_shows_itself_without_being_read(model: wgemma.Model) -> None:
+    answer = model.chat(HELLO, **GREEDY)
+    assert repr(answer) == "<wgemma.Answer, 0 parts: not complete yet; .text is all of it>"
+    assert answer.text and "finish_reason length" in repr(answer)
+
+
+def test_an_async_answer_is_awaited_or_iterated_over(model: wgemma.Model) -> None:
+    async def both() -> None:
+        whole = await model.achat(HELLO, **GREEDY)
+        assert whole.text == model.chat(HELLO, **GREEDY).text and whole.finish_reason == "length"
+        answer = model.agenerate("Once", **GREEDY)
+        with pytest.raises(wgemma.SessionError, match="await model"):
+            print(answer.text)
+        pieces = [piece async for piece in answer]
+        assert answer.text == "".join(piece.text for piece in pieces) and answer.usage is not None
+        assert (await answer).text == answer.text
+        async with model.achat(HELLO, temperature=0) as left:
+            first = await anext(left)
+        assert (left.text, left.finish_reason, left.usage) == (first.text, "cancelled", None)
+        model.reset()
+
+    asyncio.run(both())
+
+
+def test_an_error_ends_the_answer_and_keeps_what_came_before_it() -> None:
+    async def failing() -> AsyncGenerator[wgemma.Part | Ending, None]:
+        yield wgemma.Part("content", "so far")
+        raise wgemma.DeviceLost("gone")
+
+    answer = wgemma.Answer(failing())
+    with pytest.raises(wgemma.DeviceLost):
+        print(answer.text)
+    assert (answer.text, answer.finish_reason, answer.usage) == ("so far", None, None)
+
+
+def test_other_ways_to_read_an_answer_say_what_to_type(model: wgemma.Model) -> None:
+    async def awaited() -> None:
+        await model.chat(HELLO, **GREEDY)  # type: ignore[misc]
+
+    with pytest.raises(wgemma.SettingsError, match=r"await model\.achat"):
+        asyncio.run(awaited())
+    with pytest.raises(wgemma.SettingsError, match=r"answer\.text"):
+        model.chat(HELLO, **GREEDY)["message"]  # type: ignore[index]
+    with pytest.raises(wgemma.SettingsError, match="async for"):
+        list(model.achat(HELLO, **GREEDY))  # type: ignore[call-overload]
