@@ -82,7 +82,8 @@ def test_no_tokens_at_all_scores_the_prompt(model: wgemma.Model) -> None:
     ids = [model.tokenizer.id("<bos>"), *model.tokenizer.encode("Once upon a time")]
     answer = model.generate("Once upon a time", max_tokens=0, logprobs=2)
     assert (answer.text, answer.finish_reason, answer.logprobs) == ("", "length", [])
-    assert answer.usage == wgemma.Usage(len(ids), 0, 0)
+    used = answer.usage
+    assert used is not None and (used.prompt, used.reused, used.computed, used.generated) == (len(ids), 0, len(ids), 0)
     assert [token.id for token in answer.prompt_logprobs] == ids[1:]
     exact = log_softmax(model.logits(ids))
     for i, token in enumerate(answer.prompt_logprobs):

@@ -24,7 +24,18 @@ from wgemma.train.trainer import Progress
 
 TARGET = Path(__file__).resolve().parent.parent / "docs/reference.md"
 FUNCTIONS = ("load", "aload", "render")
-FIRST = ("Model", "Answer", "AsyncAnswer", "Part", "Piece", "Usage", "TokenLogprob", "ToolCall", "Sampling")
+FIRST = (
+    "Model",
+    "Answer",
+    "AsyncAnswer",
+    "Part",
+    "Piece",
+    "Usage",
+    "PromptProgress",
+    "TokenLogprob",
+    "ToolCall",
+    "Sampling",
+)
 BESIDES = (TrainingSettings, TrainingResult, Progress, Plan, Sound)  # what calls take or give, outside of __all__
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,9 +1,5 @@
 """Gemma 4 on any GPU, from Python, by hand-written WGSL over WebGPU."""
 
-from typing import TYPE_CHECKING, NoReturn
-
-from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, TokenLogprob, Usage
-from wgemma.engine.sampling import Sampling
 from wgemma.errors import (
     AdapterError,
     BadLogits,
@@ -23,14 +19,18 @@ from wgemma.errors import (
     TemplateError,
     TrainingError,
 )
-from wgemma.files.gguf import Gguf
-from wgemma.habits import not_in_the_package as _not_in_the_package
-from wgemma.loading import aload, load
-from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
-from wgemma.text.reply import ToolCall
-from wgemma.text.template import render
-from wgemma.text.tokenizer import Tokenizer
 from wgemma.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, PromptProgress, TokenLogprob, Usage
+    from wgemma.engine.sampling import Sampling
+    from wgemma.files.gguf import Gguf
+    from wgemma.loading import aload, load
+    from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
+    from wgemma.text.reply import ToolCall
+    from wgemma.text.template import render
+    from wgemma.text.tokenizer import Tokenizer
 
 __all__ = [
     "AdapterError",
@@ -54,6 +54,7 @@ __all__ = [
     "OutOfMemory",
     "Part",
     "Piece",
+    "PromptProgress",
     "Sampling",
     "SessionError",
     "SettingsError",
@@ -71,7 +72,38 @@ __all__ = [
     "render",
 ]
 
+# The names that take long to import, and their modules. They are imported when first used, so that the `wgemma` command
+# starts quickly.
+_LATER = {
+    "Answer": "api",
+    "AsyncAnswer": "api",
+    "ChatOptions": "options",
+    "FinetuneOptions": "options",
+    "GenerateOptions": "options",
+    "Gguf": "files.gguf",
+    "LoadOptions": "options",
+    "Model": "api",
+    "Part": "api",
+    "Piece": "api",
+    "PromptProgress": "api",
+    "Sampling": "engine.sampling",
+    "TokenLogprob": "api",
+    "Tokenizer": "text.tokenizer",
+    "ToolCall": "text.reply",
+    "Usage": "api",
+    "aload": "loading",
+    "load": "loading",
+    "render": "text.template",
+}
+
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> NoReturn:
-        raise _not_in_the_package(name)
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            from wgemma.habits import not_in_the_package
+
+            raise not_in_the_package(name)
+        from importlib import import_module
+
+        globals()[name] = found = getattr(import_module(f"wgemma.{_LATER[name]}"), name)
+        return found

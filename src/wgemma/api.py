@@ -12,7 +12,7 @@ from wgemma.engine.adapting import ALL, Choice, checked_scale
 from wgemma.engine.continuing import Piece, pieces
 from wgemma.engine.endings import Ending, TokenLogprob, Usage
 from wgemma.engine.replying import Part, Reply
-from wgemma.engine.request import Cancel, Request
+from wgemma.engine.request import Cancel, Hear, PromptProgress, Request, unheard
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
 from wgemma.engine.thinking import Level, thinking
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
-__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "TokenLogprob", "Usage", "prompt_style"]
+__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "PromptProgress", "TokenLogprob", "Usage", "prompt_style"]
 
 _SAMPLING = SamplingOptions.__optional_keys__
 
@@ -66,7 +66,8 @@ class Model(Perceiving, Computing):
             max_tokens: the most tokens of the reply; by default as many as the context holds. 0 computes the prompt
                 and generates nothing; with `logprobs`, the answer then has `prompt_logprobs`.
             stop: a string, or several, that end the reply. It does not contain them.
-            cancel: an Event; setting it ends the reply, and the last part says so.
+            cancel: an Event; setting it ends the reply, even while the prompt is read, and the last part says so.
+            progress: called with a `PromptProgress` while the prompt is read.
             adapter: the name of a loaded adapter, a dict of scales by name, or None for the base model; by default
                 all adapters are active.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
@@ -88,14 +89,14 @@ class Model(Perceiving, Computing):
         thinking_budget: int | None = None,
         stop: str | Sequence[str] | None = None,
         cancel: "Cancel | None" = None,
+        progress: Hear = unheard,
         adapter: Choice = ALL,
         **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Part | Ending, None]:
         """Checks the call at once; the reply begins with the first step of the result."""
         self._turns.check()
-        request = self._request("chat", max_tokens, stop, sampling)
+        request = _followed(self._request("chat", max_tokens, stop, sampling), cancel, progress)
         thinks, thinking_budget = thinking(think, thinking_budget)
-        _check_cancel(cancel)
         if isinstance(messages, list | tuple) and not messages:
             raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
         prompt = segments(self._with_system(messages), tools=tools, think=thinks, size=self.prompt_style)
@@ -104,7 +105,7 @@ class Model(Perceiving, Computing):
         media = [content_of(piece.media) for piece in prompt if piece.media is not None]
         in_thought = opens_in_thought(prompt)
         parser = ReplyParser(think=thinks, in_thought=in_thought, tools=tools)
-        request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget, cancel=cancel)
+        request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget)
 
         async def parts() -> AsyncGenerator[Part | Ending, None]:
             ids = self._replies.encode(self.tokenizer, prompt, await self._place(media))
@@ -141,7 +142,7 @@ class Model(Perceiving, Computing):
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options:
-            max_tokens, stop, adapter: as in `chat`.
+            max_tokens, stop, cancel, progress, adapter: as in `chat`.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
@@ -157,12 +158,14 @@ class Model(Perceiving, Computing):
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
+        cancel: "Cancel | None" = None,
+        progress: Hear = unheard,
         adapter: Choice = ALL,
         **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Piece | Ending, None]:
         self._turns.check()
         ids = self._with_bos(prompt) if isinstance(prompt, str) else ids_of(prompt)
-        request = self._request("generate", max_tokens, stop, sampling)
+        request = _followed(self._request("generate", max_tokens, stop, sampling), cancel, progress)
         return self._streamed(lambda: pieces(self.backend, self.tokenizer, self._ready(request, ids, adapter)))
 
     # -- adapters
@@ -294,6 +297,13 @@ class Model(Perceiving, Computing):
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
         return whole("max_tokens", max_tokens, 0)
+
+
+def _followed(request: Request, cancel: Any, progress: Any) -> Request:
+    """The request of a caller who may cancel it and hears how far its prompt is."""
+    _check_cancel(cancel)
+    called("progress", progress, "a function that takes a PromptProgress")
+    return replace(request, cancel=cancel, progress=progress)
 
 
 def _check_cancel(cancel: Any) -> None:

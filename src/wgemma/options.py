@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from wgemma.engine.adapting import Choice
 from wgemma.engine.opening import Plan
-from wgemma.engine.request import Cancel
+from wgemma.engine.request import Cancel, Hear
 from wgemma.engine.thinking import Level
 from wgemma.gpu.device import Device
 from wgemma.model.matmul import Precision
@@ -51,6 +51,8 @@ class GenerateOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    cancel: Cancel | None
+    progress: Hear
     adapter: Choice
 
 
@@ -60,7 +62,6 @@ class ChatOptions(GenerateOptions, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     think: bool | Level
     thinking_budget: int | None
-    cancel: Cancel | None
 
 
 class TrainingOptions(TypedDict, total=False):

@@ -13,13 +13,12 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import asdict
-from time import perf_counter
 from typing import Any
 
 from wgemma.api import Model, Part, Usage
 from wgemma.engine.adapting import ALL
 from wgemma.engine.opening import bytes_to_read, table_choices
-from wgemma.engine.options import CHUNK, Options
+from wgemma.engine.options import Options
 from wgemma.errors import (
     AdapterError,
     BadLogits,
@@ -64,8 +63,6 @@ CODES: tuple[tuple[type[Exception], str], ...] = (
     (TrainingError, "training"),
     (Error, "settings"),
 )
-
-SHORT_CHUNK = 128  # rows per pass on slow devices, where a longer pass would block for too long
 
 Tell = Callable[[str, Any], None]  # sends progress or part of an answer
 
@@ -128,9 +125,8 @@ class Worker:
         stages.begin("GPU")
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
         self._device.roomy = self._device.roomy and not order.small
-        chunk = SHORT_CHUNK if self._device.compact else CHUNK
         asked = {"kv": order.kv, "precision": order.precision, "ple": order.ple}
-        options = Options(context=order.context or None, chunk=chunk, **asked)
+        options = Options(context=order.context or None, **asked)
         tell("progress", {"stage": "check", "loaded": 0, "total": 0})
         config = Config.from_gguf(opened[0])
         on_gpu = (await table_choices(self._device, opened[0], config, options))[0]
@@ -202,9 +198,8 @@ class Worker:
         stop = self._stops[order.id]
         options = {_snake(name): value for name, value in order.options.to_py().items() if value is not None}
         messages = [_with_media(message) for message in order.messages.to_py()]
-        clock = _Clock()
         async for part in until(stop, self.model.achat(messages, cancel=stop, **options)):
-            tell("part", {**shown(part), **clock.heard(part)})
+            tell("part", shown(part))
 
     async def _tokenize(self, order: Any, tell: Tell) -> list[int]:
         return self.model.tokenizer.encode(order.text)
@@ -286,24 +281,6 @@ class _Progress:
         self._tell("progress", {"stage": "load", "loaded": self.loaded, "total": self.total})
 
 
-class _Clock:
-    """Measures a reply's time to first token and its speed."""
-
-    def __init__(self) -> None:
-        self._asked = perf_counter()
-        self._first = 0.0
-
-    def heard(self, part: Part) -> dict[str, Any]:
-        """For the last part: milliseconds to the first part, and tokens per second after it."""
-        now = perf_counter()
-        self._first = self._first or now
-        if part.usage is None:
-            return {}
-        rest, seconds = part.usage.generated - 1, now - self._first
-        rate = rest / seconds if rest > 0 and seconds > 0 else 0.0
-        return {"timing": {"firstToken": 1e3 * (self._first - self._asked), "tokensPerSecond": rate}}
-
-
 async def until(stop: asyncio.Event, parts: Any) -> AsyncIterator[Part]:
     """The parts of a reply. After the first part, the reply ends itself on `stop`; before that it is cancelled from
     here, so that nobody waits for a long prefill."""
@@ -337,7 +314,10 @@ def shown(part: Part) -> dict[str, Any]:
     if part.finish_reason is not None:
         told["finishReason"] = part.finish_reason
     if part.usage is not None:
-        told["usage"] = asdict(part.usage)
+        used = part.usage
+        told["usage"] = {"prompt": used.prompt, "reused": used.reused, "generated": used.generated}
+        rate = (used.generated - 1) / used.generation_seconds if used.generation_seconds else 0.0
+        told["timing"] = {"firstToken": 1e3 * used.prompt_seconds, "tokensPerSecond": rate}
     return told
 
 

@@ -41,11 +41,15 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 # -- training
 
 
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_finish_the_step_save_and_say_how_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
     with (here / "data.jsonl").open("a") as file:
         file.write("\nnonsense")
-    code, shown = interrupted(["finetune", TINY, "data.jsonl", "-o", "out", "--skip-bad", "--steps", "100000", *SMALL])
-    assert code == 130 and "Traceback" not in shown
+    arguments = ["finetune", TINY, "data.jsonl", "-o", "out", "--skip-bad", "--steps", "100000", *SMALL]
+    ended, shown = interrupted(arguments, number)
+    assert ended == code and "Traceback" not in shown
     assert "training" in shown and "loss" in shown and "left" in shown  # the bar
     (step,) = (folder.name.removeprefix("checkpoint-") for folder in newest(here / "out"))
     assert f"Stopped after step {step} of 100000; everything is saved. Resume with:" in shown
@@ -76,8 +80,8 @@ def newest(out: Path) -> list[Path]:
     return sorted(out.glob("checkpoint-*"), key=lambda folder: int(folder.name.partition("-")[2]))[-1:]
 
 
-def interrupted(arguments: list[str]) -> tuple[int, str]:
-    """What a run prints to a terminal when Ctrl-C is pressed after the first steps."""
+def interrupted(arguments: list[str], number: int) -> tuple[int, str]:
+    """What a run prints to a terminal when a signal comes after the first steps."""
     fd, theirs = pty.openpty()
     command = [sys.executable, "-m", "wgemma", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
@@ -90,7 +94,7 @@ def interrupted(arguments: list[str]) -> tuple[int, str]:
         except OSError:  # the child has closed its side
             break
         if not pressed and b"tokens/s" in shown:
-            child.send_signal(signal.SIGINT)
+            child.send_signal(number)
             pressed = True
     os.close(fd)
     return child.wait(30), shown.decode(errors="replace")
@@ -112,6 +116,24 @@ def test_json_is_an_object_per_line_and_a_run_that_is_over_stays_so(
     assert main([*arguments, "--resume"]) == 0
     start, again = told(capsys)
     assert start["done"] == 3 and again == end
+
+
+def test_more_steps_extend_a_run_that_is_over_and_its_checkpoints_are_adapters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["finetune", TINY, "data.jsonl", "-o", "out", "--json"]
+    assert main([*arguments, "--steps", "2", *SMALL]) == 0
+    first = told(capsys)[-1]["losses"]
+    assert main([*arguments, "--steps", "3", "--resume"]) == 0
+    start, step, end = told(capsys)
+    assert (start["done"], start["steps"], step["step"], end["losses"][:2]) == (2, 3, 3, first)
+    assert read_adapter("out/checkpoint-3").pairs == read_adapter("out").pairs
+    assert read_adapter("out/checkpoint-2").pairs != read_adapter("out").pairs
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["run", TINY, "Who?", "--adapter", "out/checkpoint-2", "--max-tokens", "1"]) == 0
+    assert "with the adapter checkpoint-2: rank 2" in capsys.readouterr().err
+    assert main([*arguments, "--steps", "1", "--resume"]) == 1
+    assert "checkpoint-3 is beyond the 1 steps of this training. Ask for more steps" in capsys.readouterr().err
 
 
 def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -591,8 +591,12 @@ class Echo:
         self.was_reset = False
 
     def chat(self, messages: list[Any], **options: Any) -> Iterator[Part]:
-        yield from self.parts
-        yield Part("content", finish_reason="stop", usage=Usage(5, 2, len(self.parts)))
+        for part in self.parts:
+            yield part
+            if options["cancel"].is_set():
+                yield Part("content", finish_reason="cancelled", usage=Usage(5, 2, 1))
+                return
+        yield Part("content", finish_reason="stop", usage=Usage(5, 2, len(self.parts), 3))
 
     def reset(self) -> None:
         self.was_reset = True
@@ -684,7 +688,7 @@ def test_a_reply_remembers_what_came_and_when() -> None:
     assert "load         1.50 s" in told
     assert "re-used      2 tokens; 3 computed" in told
     assert "generated    3 tokens" in told
-    reply.usage = Usage(5, 0, 1)
+    reply.usage = Usage(5, 0, 1, 5)
     told = statistics(reply)
     assert "re-used" not in told and "generated    1 token\n" in told
     assert remark(reply, 100) == ""

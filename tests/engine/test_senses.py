@@ -21,6 +21,7 @@ from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.passes import SOFT
+from wgemma.model.tower import Step, unwatched
 from wgemma.sync import run
 from wgemma.text.parts import content_of
 
@@ -44,14 +45,14 @@ class FakeTowers:
     def sound_tokens(self, samples: int) -> int:
         return samples // 640
 
-    async def see(self, pixels: Pixels, budget: int) -> bytes:
+    async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> bytes:
         self.encoded.append((pixels, budget))
         return pixels.rgba
 
     async def resample(self, sound: Sound) -> "array[float]":
         return sound.samples
 
-    async def hear(self, samples: "array[float]") -> bytes:
+    async def hear(self, samples: "array[float]", step: Step = unwatched) -> bytes:
         self.encoded.append(samples)
         return samples.tobytes()
 

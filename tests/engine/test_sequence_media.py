@@ -21,6 +21,7 @@ from wgemma.files.sounds import Sound
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.passes import PAD, SOFT
+from wgemma.model.tower import Step, unwatched
 from wgemma.reference.decoder import Reference
 from wgemma.sync import iterate, run
 from wgemma.text.parts import content_of
@@ -48,10 +49,10 @@ class RandomTowers:
     def values(self, count: int) -> Floats:
         return np.random.default_rng(count).standard_normal((count, self.width)).astype(np.float32)
 
-    async def see(self, pixels: Pixels, budget: int) -> Buffer:
+    async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> Buffer:
         return self._upload(self.values(budget))
 
-    async def hear(self, samples: Any) -> Buffer:
+    async def hear(self, samples: Any, step: Step = unwatched) -> Buffer:
         return self._upload(self.values(len(samples) // 640))
 
     async def resample(self, sound: Sound) -> Any:

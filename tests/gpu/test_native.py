@@ -4,6 +4,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -377,3 +378,15 @@ def test_many_tapes_leave_no_memory_behind(device: NativeDevice) -> None:
     run(device.wait())
     assert device.allocated == before
     assert device.pipelines == pipelines
+
+
+def test_pace_leaves_only_the_latest_work_in_flight(device: NativeDevice) -> None:
+    buffer = device.buffer(64, "work")
+    readings: list[Any] = []
+    for value in range(4):
+        device.write(buffer, 0, bytes([value]) * 64)
+        readings.append(device.read_later(buffer, 0, 64))
+        run(device.pace())
+        assert all(reading.answer == "" for reading in readings[:-1])
+    assert [run(reading.bytes()) for reading in readings] == [bytes([value]) * 64 for value in range(4)]
+    device.free(buffer)

@@ -70,6 +70,40 @@ def test_a_stopped_training_goes_on_with_the_settings_it_began_with(tmp_path: Pa
     assert read_adapter(rest.adapter).pairs == read_adapter(tmp_path / "whole").pairs
 
 
+def test_a_run_that_is_over_can_be_extended(tmp_path: Path) -> None:
+    steady = {"lr": 0.01, "schedule": "constant", "warmup": 0.0}
+    whole = finetuned(task(tmp_path / "whole", steps=12, **steady))
+    finetuned(task(tmp_path / "part", steps=5, **steady))
+    rest = finetuned(task(tmp_path / "part", resume=True, steps=12))
+    assert rest.losses == whole.losses
+    assert read_adapter(tmp_path / "part").pairs == read_adapter(tmp_path / "whole").pairs
+
+
+def test_the_schedule_of_an_extended_run_follows_its_new_length(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    made = task(tmp_path, steps=4, warmup=0.0, lr=0.01)
+    finetuned(made)
+    finetuned(task(tmp_path, resume=True, steps=8), progress=told.append)
+    assert [made.step for made in told] == [5, 6, 7, 8]
+    assert [step.rate for step in told] == [made.settings.rate_at(step, 8) for step in (4, 5, 6, 7)]
+    assert told[0].rate == pytest.approx(0.005)
+
+
+def test_epochs_extend_a_run_of_steps_and_fewer_steps_are_refused(tmp_path: Path) -> None:
+    finetuned(task(tmp_path, steps=4))
+    longer = task(tmp_path, resume=True, epochs=3)
+    assert longer.settings.steps is None and longer.steps > 4
+    with pytest.raises(TrainingError, match=r"checkpoint-4 is beyond the 2 steps of this training\. Ask for more"):
+        task(tmp_path, resume=True, steps=2)
+
+
+def test_a_checkpoint_is_an_adapter_too(tmp_path: Path) -> None:
+    result = finetuned(task(tmp_path, steps=4, save_every=2))
+    assert read_adapter(tmp_path / f"checkpoint-{result.steps}").pairs == read_adapter(tmp_path).pairs
+    assert read_adapter(tmp_path / "checkpoint-2").pairs.keys() == read_adapter(tmp_path).pairs.keys()
+    assert read_adapter(tmp_path / "checkpoint-2").pairs != read_adapter(tmp_path).pairs
+
+
 def test_two_trainings_into_one_folder_are_refused_before_and_after_the_model_is_loaded(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first, second = task(out), task(out)

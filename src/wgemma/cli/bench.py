@@ -25,7 +25,7 @@ from wgemma.cli.words import MODEL
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.generation import generate
 from wgemma.engine.opening import Plan
-from wgemma.engine.request import Request
+from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.sequence import TokenSequence
@@ -375,15 +375,13 @@ class Bencher:
         """Prefills all but the last of `ids`, printing progress if it takes long."""
         said = clock()
 
-        def tell() -> bool:
-            """Called before every pass; never cancels."""
+        def tell(progress: PromptProgress) -> None:
             nonlocal said
             if clock() - said > 1:
                 said = clock()
-                say(f"  at token {len(self.sequence.ids)} of {len(ids) - 1}")
-            return False
+                say(f"  {progress.done} of {progress.total} tokens")
 
-        run(self.runner.prefill(self.sequence, ids, cancelled=tell))
+        run(self.runner.prefill(self.sequence, ids, hear=tell))
         run(self.device.wait())
 
     def _generate(self, ids: list[int], tokens: int) -> None:

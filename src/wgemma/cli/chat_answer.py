@@ -5,12 +5,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from wgemma.api import Model, Part, Usage
+from wgemma.api import Model, Part, PromptProgress, Usage
+from wgemma.cli.progress_line import ProgressLine
 from wgemma.text.reply import ToolCall
 
 
@@ -24,7 +25,7 @@ class Answer:
     finish_reason: str | None = None
     usage: Usage | None = None
     started: float = field(default_factory=time.perf_counter)
-    first: float | None = None  # when the first part arrived
+    first: float | None = None  # when the first token came, or else the first part
     ended: float | None = None
 
     def add(self, part: Part) -> None:
@@ -46,16 +47,13 @@ class Answer:
         return self.finish_reason in ("stop", "length", "tool") or bool(self.text or self.tool_calls)
 
     def timings(self) -> dict[str, float | None]:
-        """Seconds and rates. A rate over no time or no tokens is None."""
-        ended = self.ended or self.started
-        first = self.first or ended
-        computed = self.usage.prompt - self.usage.reused if self.usage else 0
-        generated = self.usage.generated - 1 if self.usage else 0  # the first comes with the prompt
+        """Seconds and rates, by tokens, whenever their text came. A rate over no time or no tokens is None."""
+        used = self.usage or Usage(0, 0, 0)
         return {
-            "first_token_seconds": first - self.started if self.first else None,
-            "total_seconds": ended - self.started,
-            "prompt_tokens_per_second": _rate(computed, first - self.started),
-            "generated_tokens_per_second": _rate(generated, ended - first),
+            "first_token_seconds": self.first - self.started if self.first and used.generated else None,
+            "total_seconds": (self.ended or self.started) - self.started,
+            "prompt_tokens_per_second": _rate(used.computed, used.prompt_seconds),
+            "generated_tokens_per_second": _rate(used.generated - 1, used.generation_seconds),
         }
 
     def record(self) -> dict[str, Any]:
@@ -65,7 +63,9 @@ class Answer:
             | ({"error": call.error, "raw": call.raw} if call.error else {})
             for call in self.tool_calls
         ]
-        usage = self.usage and {name: getattr(self.usage, name) for name in ("prompt", "reused", "generated")}
+        usage = self.usage and {
+            name: getattr(self.usage, name) for name in ("prompt", "reused", "computed", "generated")
+        }
         return {
             "text": self.text,
             "thinking": self.thinking,
@@ -81,44 +81,68 @@ def _rate(count: int, seconds: float) -> float | None:
 
 
 def answer(
-    model: Model, messages: list[dict[str, Any]], options: dict[str, Any], reply: Answer, hear: Callable[[Part], None]
+    model: Model,
+    messages: list[dict[str, Any]],
+    options: dict[str, Any],
+    reply: Answer,
+    hear: Callable[[Part], None],
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it."""
+    """Fills `reply` with the answer to `messages` and calls `hear` with every part. Ctrl-C cancels it. Unless `quiet`,
+    a line on a terminal says how far the prompt is."""
+
+    def follow(progress: PromptProgress) -> None:
+        if progress.finished:
+            reply.first = time.perf_counter()
+        line.hear(progress)
+
     try:
-        with Stop() as stop, closing(model.chat(messages, **options)) as parts:
+        with (
+            Stop() as stop,
+            ProgressLine(stop.is_set, shown=not quiet) as line,
+            closing(model.chat(messages, cancel=stop, progress=follow, **options)) as parts,
+        ):
             for part in parts:
-                stop.hint = b""
+                line.end()
                 reply.add(part)
                 hear(part)
-                if stop.asked and reply.finish_reason is None:
-                    reply.finish_reason = "cancelled"
-                    break
     except KeyboardInterrupt:
         model.reset()  # interrupted mid-step: the GPU's state cannot be trusted
         reply.finish_reason = "cancelled"
 
 
 class Stop:
-    """Inside this block, the first Ctrl-C is a request, checked between parts; the second interrupts at once."""
+    """An event: inside this block, the first Ctrl-C, or another of `signals`, sets it and prints `hint` on a terminal;
+    the second interrupts at once."""
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.hint = b"\n(stopping after the prompt is read; press Ctrl-C again to stop at once)\n"
-        self._mine = threading.current_thread() is threading.main_thread()
-        self._before: Any = None
+    def __init__(self, hint: bytes = b"", signals: Sequence[int] = (signal.SIGINT,)) -> None:
+        self.signal = 0  # the one that came
+        self._hint = hint
+        self._signals = signals if threading.current_thread() is threading.main_thread() else ()
+        self._before: list[Any] = []
+
+    @property
+    def exit_code(self) -> int:
+        """What a program that was stopped by this signal returns."""
+        return 128 + self.signal
+
+    def is_set(self) -> bool:
+        return self.signal != 0
 
     def __enter__(self) -> "Stop":
-        if self._mine:
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        self._before = [signal.signal(number, self._handle) for number in self._signals]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._mine:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in zip(self._signals, self._before, strict=True):
+            signal.signal(number, before)
 
-    def _handle(self, *_: object) -> None:
-        if self.asked:
+    def _handle(self, number: int, _: object) -> None:
+        if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
-        if self.hint and sys.stderr.isatty():
-            os.write(2, self.hint)  # past Python's buffers, which may be in the middle of a write
+        if self.signal:
+            raise SystemExit(self.exit_code)
+        self.signal = number
+        if self._hint and sys.stderr.isatty():
+            os.write(2, self._hint)  # past Python's buffers, which may be in the middle of a write

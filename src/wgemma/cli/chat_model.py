@@ -8,8 +8,8 @@ import re
 import string
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from urllib.parse import quote
 from wgemma.api import Model
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
 from wgemma.cli.output import ON_THE_PROCESSOR, Bar, clean, human_bytes, progress
+from wgemma.cli.progress_line import no_line
 from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan
 from wgemma.engine.options import Options
@@ -78,8 +79,14 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
         )
         model = run(open_files(files, loading, projector=getattr(options, "projector", None)))
     if not quiet:
-        model.backend.towers.watch = lambda name, size: progress(f"loading the {name} tower", size)
+        model.backend.towers.watch = _loading_tower
     return Opened(model, files, str(path), time.perf_counter() - start, device)
+
+
+@contextmanager
+def _loading_tower(name: str, size: int) -> Iterator[Bar]:
+    with no_line(), progress(f"loading the {name} tower", size) as bar:
+        yield bar
 
 
 class _Teller:

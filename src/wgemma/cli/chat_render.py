@@ -107,8 +107,8 @@ def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
     if usage is not None:
         facts["prompt"] = f"{counted(usage.prompt, 'token')}{_speed(timings['prompt_tokens_per_second'])}"
-        if usage.reused:
-            facts["re-used"] = f"{counted(usage.reused, 'token')}; {usage.prompt - usage.reused} computed"
+        if usage.reused or usage.computed < usage.prompt:
+            facts["re-used"] = f"{counted(usage.reused, 'token')}; {usage.computed} computed"
         facts["generated"] = f"{counted(usage.generated, 'token')}{_speed(timings['generated_tokens_per_second'])}"
     if (first := timings["first_token_seconds"]) is not None:
         facts["first token"] = f"after {first:.2f} s"

@@ -1,10 +1,11 @@
 """`wgemma finetune MODEL data.jsonl -o out/`: trains a LoRA adapter on the quantised model and writes it for wgemma,
-PEFT and llama.cpp. Ctrl-C finishes the step, saves a checkpoint and prints the command to resume.
+PEFT and llama.cpp. Ctrl-C or SIGTERM finishes the step, saves a checkpoint and prints the command to resume.
 """
 
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from wgemma.api import prompt_style
 from wgemma.checks import counted
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
-from wgemma.cli.output import clean, human_bytes, human_count
+from wgemma.cli.output import clean, human_bytes, human_count, human_seconds
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
 from wgemma.files.download import readable
@@ -33,6 +34,7 @@ from wgemma.train.fitting import capacities, estimate
 from wgemma.train.settings import SCHEDULES, TrainingSettings
 from wgemma.train.trainer import Progress
 
+HINT = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
 LINES = 20  # progress lines per run without a terminal
 
 Hear = Callable[[Progress], None]
@@ -43,7 +45,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
     verb.add_argument("data", metavar="DATA", help="a .jsonl file: messages, prompt and completion, or Alpaca's keys")
     verb.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="write to this folder (default: DATA-lora)")
-    verb.add_argument("--resume", action="store_true", help="resume from the last checkpoint in FOLDER")
+    verb.add_argument(
+        "--resume", action="store_true", help="resume from FOLDER's last checkpoint; more --steps extend the run"
+    )
     verb.add_argument("--skip-bad", action="store_true", help="skip bad lines instead of stopping")
     verb.add_argument("--json", action="store_true", help="print one JSON object per line")
     default = TrainingSettings()
@@ -99,15 +103,15 @@ def finetune(options: argparse.Namespace) -> int:
     teller.data(task)
     options.context, options.kv, options.precision = task.settings.seq, "f16", "exact"
     opened = open_model(target, options, quiet=options.json)
-    again = _again(options, out)
+    again, stop = _again(options, out), Stop(HINT, (signal.SIGINT, signal.SIGTERM))
     try:
-        result = _trained(opened, task, teller)
+        result = _trained(opened, task, teller, stop)
     except DeviceLost as trouble:
         raise DeviceLost(f"{trouble}.{_what_is_left(task, again)}") from None
     finally:
         opened.close()
     teller.end(result, task, target, again)
-    return 130 if result.stopped else 0
+    return stop.exit_code if result.stopped else 0
 
 
 def _again(options: argparse.Namespace, out: Path) -> str:
@@ -135,23 +139,12 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
     return run(prepare_task(options.data, out, given, tokenizer, style, **more))
 
 
-def _trained(opened: Opened, task: Task, teller: "_Plain | _Json") -> TrainingResult:
+def _trained(opened: Opened, task: Task, teller: "_Plain | _Json", stop: Stop) -> TrainingResult:
     engine = opened.model.backend.runner.engine
     rows = capacities(engine, task.settings)
     teller.start(task, estimate(engine, task.settings, rows[0]).nbytes if rows else None)
-    with Stop() as stop, teller.progress(task) as hear:
-        stop.hint = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
-        return opened.model.finetune(task, out=task.out, progress=hear, cancel=_Asked(stop))
-
-
-class _Asked:
-    """Ctrl-C as the trainer's cancel event."""
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def is_set(self) -> bool:
-        return self._stop.asked
+    with stop, teller.progress(task) as hear:
+        return opened.model.finetune(task, out=task.out, progress=hear, cancel=stop)
 
 
 # -- for people
@@ -218,14 +211,8 @@ def _figures(made: Progress) -> dict[str, str]:
         figures["validation"] = f"validation {made.validation:.4f}"
     figures["rate"] = f"{made.tokens_per_second:.0f} tokens/s"
     figures["memory"] = human_bytes(made.memory)
-    figures["left"] = f"{_clock(made.seconds_left)} left"
+    figures["left"] = f"{human_seconds(made.seconds_left)} left"
     return figures
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager

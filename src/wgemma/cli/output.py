@@ -61,6 +61,13 @@ def human_count(count: int) -> str:
     return str(count)
 
 
+def human_seconds(seconds: float) -> str:
+    """4000 → '1:06:40', 65 → '1:05'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def as_json(value: Any) -> None:
     """Prints one JSON document in ASCII, safe for every terminal and parser."""
     print(json.dumps(_plain(value), indent=1, allow_nan=False))

@@ -178,7 +178,7 @@ def _answer_once(opened: Opened, conversation: Conversation, prompt: Content, op
     settings, reply = conversation.settings, Answer()
     messages = conversation.asking(prompt)
     if options.json:
-        answer(opened.model, messages, settings.options(), reply, lambda part: None)
+        answer(opened.model, messages, settings.options(), reply, lambda part: None, quiet=True)
         record = {"model": opened.name, "device": opened.model.backend.name, **reply.record()}
         record["timings"]["load_seconds"] = opened.seconds
         as_json(record)

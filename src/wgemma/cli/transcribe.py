@@ -66,7 +66,7 @@ def transcribe(options: argparse.Namespace) -> int:
             question = [{"type": "audio", "audio": heard}, {"type": "text", "text": prompt}]
             reply, end = Answer(), start + len(heard.samples) / heard.rate
             settings = {"temperature": 0, "max_tokens": MOST_TOKENS}
-            answer(opened.model, [{"role": "user", "content": question}], settings, reply, hear)
+            answer(opened.model, [{"role": "user", "content": question}], settings, reply, hear, quiet=options.json)
             if not options.json:
                 write(painter.end())
             pieces.append(SpokenPiece(round(start, 3), round(end, 3), reply.text.strip()))

@@ -25,7 +25,7 @@ def share(waiting: int, images: Sequence[tuple[int, int]], chunk: int, most: int
         fewer = outside(min(smaller, count), images)
         return (fewer, smaller) if fewer else (count, size)
     if count == 0:  # an image larger than the bucket
-        size = _holding(images[0][1], chunk, most)
+        size = _holding(images[0][1], most)
         count = outside(min(size, waiting), images)
     return count, size
 
@@ -36,18 +36,18 @@ def bucket(count: int, chunk: int) -> int:
     few = [size for size in FEW_ROWS if size <= chunk]
     if count <= FEW_PASSES * few[-1]:
         return next((size for size in few if count <= size), few[-1])
-    tiles = _tiles(chunk)
-    fitting = [size for size in tiles if count > size // 2]
-    return fitting[-1] if fitting else tiles[0]
+    fitting = [size for size in tiles(chunk) if count > size // 2]
+    return fitting[-1] if fitting else tiles(chunk)[0]
 
 
-def _holding(count: int, chunk: int, most: int) -> int:
+def _holding(count: int, most: int) -> int:
     """The smallest bucket that holds a whole image."""
-    for size in (*_tiles(chunk), chunk, *IMAGE_ROWS):
+    for size in (*TILES, *IMAGE_ROWS):
         if count <= size <= most:
             return size
     raise SettingsError(f"an image of {count} tokens does not fit into a pass of {most} rows. Lower its budget.")
 
 
-def _tiles(chunk: int) -> list[int]:
+def tiles(chunk: int) -> list[int]:
+    """The buckets for many rows, up to `chunk`."""
     return [size for size in TILES if size <= chunk] or [chunk]

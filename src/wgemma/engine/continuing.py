@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage, scored, spelled
+from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, scored, spelled
 from wgemma.engine.request import Request
 from wgemma.engine.stops import StopStrings
 from wgemma.text.tokenizer import Tokenizer
@@ -27,14 +27,15 @@ async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> As
         return
     stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
     reason: FinishReason = "length"
-    generated = 0
+    measure = Measure(request)
     held: Piece | None = None  # a token whose text is incomplete waits for the next one
-    async with aclosing(backend.generate(request)) as tokens:
+    async with aclosing(backend.generate(measure.request)) as tokens:
         async for token in tokens:
+            measure.came()
             if token.id in tokenizer.stop_ids:
                 reason = "stop"
                 break
-            generated += 1
+            measure.kept()
             if held:
                 yield held
             piece = Piece(token.id, stops.feed(decoder.push(token.id)), spelled(tokenizer, token.logprobs))
@@ -44,8 +45,10 @@ async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> As
             if stops.found:
                 reason = "stop"
                 break
+            if request.cancelled():
+                break
     if held:
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():
         reason = "cancelled"
-    yield Ending(reason, Usage(len(request.ids), backend.reused, generated))
+    yield Ending(reason, measure.usage())

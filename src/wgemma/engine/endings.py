@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Literal, TypeAlias
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.request import Request
+from wgemma.engine.request import PromptProgress, Request
 from wgemma.errors import SettingsError
 from wgemma.model.passes import SOFT
 from wgemma.text.tokenizer import Tokenizer
@@ -16,11 +17,16 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens."""
+    """Prompt tokens, how many of them were reused from the KV cache, and generated tokens. `computed` are the prompt's
+    tokens that were not reused, or fewer if it was cancelled. `prompt_seconds` end with the first token, and
+    `generation_seconds` go from there to the last."""
 
     prompt: int
     reused: int
     generated: int
+    computed: int = 0
+    prompt_seconds: float = 0.0
+    generation_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,37 @@ class Ending:
     prompt_logprobs: Sequence[TokenLogprob] = ()
 
 
+class Measure:
+    """Follows a request: what its prompt and its tokens take. The caller's own `progress` hears of the prompt."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = replace(request, progress=self._hear)
+        self.generated = 0
+        self._tell = request.progress
+        self._read = PromptProgress("prompt", 0, len(request.ids))
+        self._begun = perf_counter()
+        self._first = self._last = 0.0  # when tokens came
+
+    def _hear(self, progress: PromptProgress) -> None:
+        if not self._first:  # a reply that goes on after forced tokens does not read its prompt again
+            self._read = progress if progress.stage == "prompt" else self._read
+            self._tell(progress)
+
+    def came(self) -> None:
+        """A token came, perhaps the last, which ends the reply."""
+        self._first = self._first or perf_counter()
+
+    def kept(self) -> None:
+        """It belongs to the reply."""
+        self.generated += 1
+        self._last = perf_counter()
+
+    def usage(self) -> Usage:
+        prompt, first = len(self.request.ids), self._first or perf_counter()
+        seconds = max(self._last - first, 0.0) if self.generated > 1 else 0.0
+        return Usage(prompt, prompt - self._read.total, self.generated, self._read.done, first - self._begun, seconds)
+
+
 def spelled(tokenizer: Tokenizer, pairs: Sequence[tuple[int, float]]) -> list[TokenLogprob]:
     """A token's own (id, log-probability) and its alternatives' as one `TokenLogprob`; none if there are no pairs."""
     told = [TokenLogprob(token, tokenizer.decode([token]), value) for token, value in pairs]
@@ -52,21 +89,23 @@ def spelled(tokenizer: Tokenizer, pairs: Sequence[tuple[int, float]]) -> list[To
 async def scored(backend: Backend, tokenizer: Tokenizer, request: Request) -> Ending:
     """Computes the prompt and generates nothing. If log-probabilities are asked for, they are those of the prompt's
     tokens: of all but the first, which follows nothing, and those that stand for images and sounds."""
-    ids, count = request.ids, request.sampling.logprobs
+    measure, ids, count = Measure(request), request.ids, request.sampling.logprobs
     if count is None:
-        async for _ in backend.generate(request):
+        async for _ in backend.generate(measure.request):
             pass
         reason: FinishReason = "cancelled" if request.cancelled() else "length"
-        return Ending(reason, Usage(len(ids), backend.reused, 0))
+        return Ending(reason, measure.usage())
     found: list[TokenLogprob] = []
-    following = iter(ids[1:])
+    following, rows = iter(ids[1:]), 0
     async with aclosing(backend.logits(ids, (), request.adapter)) as parts:
         async for part in parts:
+            rows += len(part) // (4 * backend.vocab)
+            measure.request.progress(PromptProgress("prompt", rows, len(ids)))
             if request.cancelled():
-                return Ending("cancelled", Usage(len(ids), 0, 0))
+                return Ending("cancelled", measure.usage())
             for pairs in _logprobs(part, backend.vocab, following, count):
                 found += spelled(tokenizer, pairs)
-    return Ending("length", Usage(len(ids), 0, 0), found)
+    return Ending("length", measure.usage(), found)
 
 
 def _logprobs(logits: bytes, vocab: int, following: Iterator[int], count: int) -> Iterator[list[tuple[int, float]]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.generation import Token
 from wgemma.engine.options import Options, context_of
-from wgemma.engine.request import Request
+from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.senses import Medium, Senses
@@ -22,6 +22,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
 from wgemma.model.passes import PAD, SOFT
+from wgemma.model.tower import Step, unwatched
 from wgemma.reference.audio import AudioReference
 from wgemma.reference.decoder import Reference
 from wgemma.reference.sampling import distribution, ranked
@@ -31,18 +32,20 @@ from wgemma.text.parts import Content
 
 Floats: TypeAlias = NDArray[np.float32]
 
+PIECE = 32  # rows of a prompt computed at a time
+
 
 class ReferenceTowers(Towers):
     """Towers in NumPy, read from their files when used."""
 
-    async def see(self, pixels: Pixels, budget: int) -> Floats:
+    async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> Floats:
         assert self.sight and self._eyes is not None
         return VisionReference(self._eyes).encode(pixels, budget)
 
     async def resample(self, sound: Sound) -> "array[float]":
         return array("f", self._listener.resample(sound).astype(np.float32).tobytes())
 
-    async def hear(self, samples: "array[float]") -> Floats:
+    async def hear(self, samples: "array[float]", step: Step = unwatched) -> Floats:
         return self._listener.encode(samples)
 
     @property
@@ -106,22 +109,37 @@ class ReferenceBackend:
         self.reused = common
         self._model.rewind(common)
         del self._ids[common:]
-        past, fresh = list(ids), list(ids[common:])
+        past, total = list(ids), len(ids) - common
+        request.progress(PromptProgress("prompt", 0, total))
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
         for _ in range(min(request.max_tokens, self.context - len(ids))):
-            if request.cancelled():
-                return
-            embeddings, spans = await self._soft(fresh)
-            logits = self._model.step(fresh, embeddings=embeddings, spans=spans)[-1]
-            self._ids += fresh
+            while len(self._ids) < len(past):
+                if request.cancelled():
+                    return
+                logits = await self._compute(past)
+                if len(self._ids) <= len(ids):
+                    request.progress(PromptProgress("prompt", len(self._ids) - common, total))
+                await breathe()
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
             token = self._choose(logits, past, sampling, dice)
             count = sampling.logprobs
             yield Token(token, [] if count is None else ranked(logits, token, count))
             past.append(token)
-            fresh = [token]
-            await breathe()
+
+    async def _compute(self, ids: Sequence[int]) -> Floats:
+        """Computes a piece of `ids` after those computed, whole images if they see each other; returns the logits after
+        its last token."""
+        start = len(self._ids)
+        images = list(runs(ids)) if self._model.config.image_attention == "both" else []
+        end = outside(min(start + PIECE, len(ids)), images)
+        if end == start:
+            end = next(end for begin, end in images if begin == start)
+        fresh = ids[start:end]
+        embeddings, spans = await self._soft(fresh)
+        logits: Floats = self._model.step(fresh, embeddings=embeddings, spans=spans)[-1]
+        self._ids += fresh
+        return logits
 
     async def _soft(self, ids: Sequence[int]) -> tuple[dict[int, Floats], list[tuple[int, int]]]:
         """The soft rows by start position, and the spans that are images."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from wgemma.engine.blame import damaged
-from wgemma.engine.request import Request
+from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampling, alternatives, outcome
 from wgemma.engine.sequence import TokenSequence
@@ -35,7 +35,7 @@ async def generate(runner: Runner, sequence: TokenSequence, request: Request) ->
     if ids and isinstance(ids[-1], int) and ids[-1] >= SOFT:
         raise SettingsError("the prompt ends in an image or a sound; add the token that closes it.")
     sequence.use(request.adapter)
-    if not await runner.prefill(sequence, ids, request.marks, request.cancelled):
+    if not await runner.prefill(sequence, ids, request.marks, request.cancelled, request.progress):
         return
     room = min(request.max_tokens, engine.context - len(ids))
     if room <= 0:
@@ -53,6 +53,9 @@ async def generate(runner: Runner, sequence: TokenSequence, request: Request) ->
                 submitted += 1
             token = await _receive(runner, sequence, waiting.popleft(), start + len(known) - 1, sampling)
             known.append(token.id)
+            if len(known) == 2:
+                total = start - sequence.reused
+                request.progress(PromptProgress("prompt", total, total))
             took, last = perf_counter() - last, perf_counter()
             if ahead > 1:
                 ahead = engine.device.ahead if took < QUICK else AHEAD

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage, scored, spelled
+from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, Usage, scored, spelled
 from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.request import Request
@@ -44,6 +44,7 @@ class Reply:
         self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
+        self.measure = Measure(request)
         self.called = False
         self.content: list[str] = []
 
@@ -55,8 +56,7 @@ class Reply:
             yield _last(ending)
             return
         ids, limit = list(self.request.ids), self.request.max_tokens
-        request = replace(self.request, marks=marks(self.tokenizer, ids))
-        reason, reused = "", 0
+        request, reason = replace(self.measure.request, marks=marks(self.tokenizer, ids)), ""
         try:
             while not reason:
                 room = limit - len(self.generated)
@@ -64,7 +64,6 @@ class Reply:
                 async with aclosing(self.backend.generate(rest)) as tokens:
                     reason = "length"
                     async for token in tokens:
-                        reused = reused or self.backend.reused
                         reason, parts = self._next(token)
                         for part in parts:
                             yield part
@@ -84,15 +83,16 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        ending = Ending(ended, Usage(len(ids), reused, len(self.generated)))
+        ending = Ending(ended, self.measure.usage())
         yield ending
         yield _last(ending)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
+        self.measure.came()
         if token.id in self.tokenizer.stop_ids:
             return "stop", []
-        self.generated.append(token.id)
+        self._keep(token.id)
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
@@ -123,6 +123,10 @@ class Reply:
         rest = self.stops.feed(self.decoder.finish()) + self.stops.finish()
         return self._parts(rest) + [self._public(part) for part in self.parser.finish()]
 
+    def _keep(self, token_id: int) -> None:
+        self.generated.append(token_id)
+        self.measure.kept()
+
     # -- the thinking budget
 
     def _follow_thought(self, token_id: int) -> None:
@@ -136,7 +140,7 @@ class Reply:
         """Appends tokens on the model's behalf, such as the end of its thought; generation continues after them."""
         parts = []
         for token_id in forced:
-            self.generated.append(token_id)
+            self._keep(token_id)
             self._follow_thought(token_id)
             parts += self._parts(self.stops.feed(self.decoder.push(token_id)))
         return parts

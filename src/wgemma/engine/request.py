@@ -1,17 +1,45 @@
 """One generation request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.sampling import Sampling
+
+
+class Cancelled(Exception):
+    """The prompt was cancelled while an image or a sound was encoded."""
 
 
 class Cancel(Protocol):
     """A way to cancel a reply: a threading.Event or an asyncio.Event."""
 
     def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far a prompt is: the GPU has computed `done` of the `total` tokens that were not reused. While an image or a
+    sound is encoded, `stage` says so, the numbers are layers, and it is the `number`-th of `count`."""
+
+    stage: Literal["prompt", "image", "audio"]
+    done: int
+    total: int
+    number: int = 0
+    count: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the whole prompt is computed."""
+        return self.stage == "prompt" and self.done == self.total
+
+
+Hear: TypeAlias = Callable[[PromptProgress], None]
+
+
+def unheard(progress: PromptProgress) -> None:
+    """Nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +56,7 @@ class Request:
     in_thought: bool = False
     thinking_budget: int | None = None
     cancel: Cancel | None = None
+    progress: Hear = unheard
 
     def cancelled(self) -> bool:
         return self.cancel is not None and self.cancel.is_set()

@@ -6,21 +6,25 @@ the rings of the sliding layers reach, and goes further with a checkpoint of the
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wgemma.checks import shown
 from wgemma.engine.buckets import TILES, share
 from wgemma.engine.engine import Engine
 from wgemma.engine.programs import Finish, Programs
+from wgemma.engine.request import Cancelled, Hear, PromptProgress, unheard
 from wgemma.engine.sampling import Sampler
 from wgemma.engine.senses import Senses
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.snapshot import Snapshot
 from wgemma.engine.soft import common_start, outside, runs
+from wgemma.engine.stride import Stride
 from wgemma.errors import ContextOverflow, OutOfMemory, SessionError, SettingsError
 from wgemma.gpu.device import Buffer
 from wgemma.model.cache import Cache
 from wgemma.model.passes import PAD, ROW_BYTES, SOFT, Row, pack_rows
+from wgemma.model.tower import Step
 from wgemma.sync import breathe
 
 LEAST_FOR_CHECKPOINTS = 64 << 20  # bytes; or a tenth of the weights, if that is more
@@ -47,6 +51,7 @@ class Runner:
             self.ledger.free()
             raise
         self.programs = Programs(engine, self.rows, self.cache, self.sampler, self.all_logits)
+        self.stride = Stride(self.device, options.chunk)
         self._all_logits: Buffer | None = None
 
     # -- switching sequences
@@ -116,26 +121,65 @@ class Runner:
         ids: Sequence[int],
         marks: Sequence[int] = (),
         cancelled: Callable[[], bool] = lambda: False,
+        hear: Hear = unheard,
     ) -> bool:
         """Computes all `ids` but the last; takes checkpoints at `marks`. Returns False if it was cancelled; what was
-        computed stays."""
+        computed stays. `hear` is told how far the GPU is, except for the last token."""
         check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.senses)
         await self.enter(sequence)
         images = self.images(ids)
         common = outside(common_start(sequence.ids, ids[:-1]), [*self.images(sequence.ids), *images])
         position = sequence.reused = self.rewind(sequence, common)
         kept = {outside(min(mark, len(ids) - 1), images) for mark in marks}
+        start, media = position, list(runs(ids))
+        hear(PromptProgress("prompt", 0, len(ids) - start))
+        self.stride.begin()
         for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
             while position < stop:
                 if cancelled():
                     return False
-                position += await self.chunk(sequence, ids[position:stop])
+                count, bucket = self.share(ids[position:stop], self.stride.rows)
+                try:
+                    await self._encode(ids, media, range(position, position + count), cancelled, hear)
+                except Cancelled:
+                    return False
+                done, position = position, position + await self.chunk(sequence, ids[position : position + count])
                 self.engine.expect_rows(ids[position : position + self.engine.most_rows])
-                await self.device.pace()
+                if await self.stride.follow(bucket):
+                    done = position
+                hear(PromptProgress("prompt", done - start, len(ids) - start))
                 await breathe()
             if stop in kept:
                 await self.checkpoint(sequence)
         return not cancelled()
+
+    async def _encode(
+        self,
+        ids: Sequence[int],
+        media: Sequence[tuple[int, int]],
+        rows: range,
+        cancelled: Callable[[], bool],
+        hear: Hear,
+    ) -> None:
+        """Encodes the `media` of `ids` among the next `rows`; raises `Cancelled`."""
+        for start, _ in (span for span in media if span[0] < rows.stop and rows.start < span[1]):
+            assert self.senses is not None
+            image = self.senses.is_image(ids[start])
+            alike = [begin for begin, _ in media if self.senses.is_image(ids[begin]) == image]
+            begun = PromptProgress("image" if image else "audio", 0, 0, alike.index(start) + 1, len(alike))
+            await self.senses.rows(ids[start], self._step(begun, cancelled, hear))
+
+    def _step(self, begun: PromptProgress, cancelled: Callable[[], bool], hear: Hear) -> Step:
+        """Follows the encoding of one image or sound."""
+
+        async def step(part: int, parts: int) -> None:
+            await self.device.pace()
+            hear(replace(begun, done=max(part - 1, 0), total=parts))
+            await breathe()
+            if cancelled():
+                raise Cancelled
+
+        return step
 
     async def chunk(self, sequence: TokenSequence, ids: Sequence[int], finish: Finish = None) -> int:
         """Computes the first rows of `ids`, as many as fit one pass, after the existing ones; returns how many."""
@@ -157,9 +201,10 @@ class Runner:
         await self.cache.make_room(end)
         sequence.written = max(sequence.written, end)
 
-    def share(self, ids: Sequence[int]) -> tuple[int, int]:
-        """How many of the waiting rows the next pass takes, and its bucket."""
-        return share(len(ids), self.images(ids), self.engine.options.chunk, self.engine.most_rows)
+    def share(self, ids: Sequence[int], most: int | None = None) -> tuple[int, int]:
+        """How many of the waiting rows the next pass takes, and its bucket; `most` holds unless an image needs more."""
+        chunk = min(most or self.engine.options.chunk, self.engine.options.chunk)
+        return share(len(ids), self.images(ids), chunk, self.engine.most_rows)
 
     async def put_rows(self, tokens: Sequence[int], position: int, bucket: int) -> None:
         """Uploads the next pass's tokens."""

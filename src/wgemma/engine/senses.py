@@ -25,6 +25,7 @@ from wgemma.errors import MediaError, SessionError
 from wgemma.files.images import Pixels, check_picture, contents, image_format, image_size, read_image
 from wgemma.files.sounds import MAX_SECONDS, check_sound, cuts, read_sound, sound_format, sound_seconds
 from wgemma.model.passes import SOFT
+from wgemma.model.tower import Step, unwatched
 from wgemma.model.vision_config import BUDGETS
 from wgemma.text.parts import Content
 
@@ -258,25 +259,25 @@ class Senses(Generic[Rows]):
 
     # -- encoding
 
-    async def rows(self, number: int) -> tuple[Rows, int]:
-        """The encoded medium a soft row belongs to, and the row's index in it."""
+    async def rows(self, number: int, step: Step = unwatched) -> tuple[Rows, int]:
+        """The encoded medium a soft row belongs to, and the row's index in it. `step` follows the encoding."""
         medium = self._medium(number)
         if medium is None:
             raise SessionError(f"{number} is not the id of a row of any image or sound in this session.")
         self._touch(medium)
         if medium.rows is None:
-            medium.rows = await self._encode(medium)
+            medium.rows = await self._encode(medium, step)
             self._make_room_for_rows(medium)
         return medium.rows, number - medium.first
 
-    async def _encode(self, medium: Medium[Rows]) -> Rows:
+    async def _encode(self, medium: Medium[Rows], step: Step) -> Rows:
         content = medium.content
         if content is None:
             what = "an image" if medium.kind == "image" else "a sound"
             raise SessionError(f"{what} in this chat is no longer cached. Send it again with the messages.")
         if isinstance(content, array):
-            return await self.towers.hear(content)
-        return await self.towers.see(read_image(content), medium.budget)
+            return await self.towers.hear(content, step)
+        return await self.towers.see(read_image(content), medium.budget, step)
 
     def _make_room_for_rows(self, latest: Medium[Rows]) -> None:
         held = [medium for medium in self._media.values() if medium.rows is not None]

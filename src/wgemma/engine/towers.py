@@ -17,6 +17,7 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.model.audio import Audio, load_audio, sound_tokens
 from wgemma.model.audio_config import AudioConfig, has_audio
 from wgemma.model.resample import resample
+from wgemma.model.tower import Step, unwatched
 from wgemma.model.vision import Vision, load_vision
 from wgemma.model.vision_config import SIDE, VisionConfig, has_vision, read_vision
 
@@ -117,9 +118,9 @@ class Encoder(Protocol[Rows_co]):
     def require(self, kind: str) -> None: ...
     def image_tokens(self, pixels: Pixels, budget: int) -> int: ...
     def sound_tokens(self, samples: int) -> int: ...
-    async def see(self, pixels: Pixels, budget: int) -> Rows_co: ...
+    async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> Rows_co: ...
     async def resample(self, sound: Sound) -> "array[float]": ...
-    async def hear(self, samples: "array[float]") -> Rows_co: ...
+    async def hear(self, samples: "array[float]", step: Step = unwatched) -> Rows_co: ...
     def drop(self, rows: Any) -> None: ...
     def release(self) -> None: ...
 
@@ -141,19 +142,19 @@ class GpuTowers(Towers):
         self._vision: Vision | None = None
         self._audio: Audio | None = None
 
-    async def see(self, pixels: Pixels, budget: int) -> Buffer:
+    async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> Buffer:
         if self._vision is None:
             assert self.sight and self._eyes is not None
             with self.watch("vision", tower_bytes(self._eyes, "v.")) as progress:
                 self._vision = await load_vision(self.ledger.part(), self._eyes, progress)
-        return self.ledger.adopt(await self._vision.encode(pixels, budget))
+        return self.ledger.adopt(await self._vision.encode(pixels, budget, step))
 
-    async def hear(self, samples: "array[float]") -> Buffer:
+    async def hear(self, samples: "array[float]", step: Step = unwatched) -> Buffer:
         if self._audio is None:
             assert self.hearing and self._ears is not None
             with self.watch("audio", tower_bytes(self._ears, "a.")) as progress:
                 self._audio = await load_audio(self.ledger.part(), self._ears, progress)
-        return self.ledger.adopt(await self._audio.encode(samples))
+        return self.ledger.adopt(await self._audio.encode(samples, step))
 
     async def resample(self, sound: Sound) -> "array[float]":
         return await resample(self.ledger.device, sound)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BytesIO
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -282,22 +283,38 @@ def write_peft(
 
     `settings` go into the configuration unchanged (`lora_dropout`, …).
     """
+    config, tensors = _contents(adapter, base, settings)
+    folder = user_path(folder, AdapterError)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as files:
+            file = files.enter_context(replacing(folder / CONFIG))
+            file.write(config)
+            file.flush()
+            write_safetensors(files.enter_context(replacing(folder / WEIGHTS)), tensors, {"format": "pt"})
+    except OSError as error:
+        raise AdapterError(f"{folder} cannot be written: {error.strerror or error}.") from None
+
+
+def peft_files(adapter: AdapterFile) -> dict[str, bytes]:
+    """The files of such a folder, by name."""
+    config, tensors = _contents(adapter)
+    weights = BytesIO()
+    write_safetensors(weights, tensors, {"format": "pt"})
+    return {CONFIG: config, WEIGHTS: weights.getvalue()}
+
+
+def _contents(
+    adapter: AdapterFile, base: str | None = None, settings: Mapping[str, Any] | None = None
+) -> "tuple[bytes, dict[str, tuple[tuple[int, ...], array[float]]]]":
+    """The configuration and the tensors."""
     paths = {module_of_tensor(tensor): pair for tensor, pair in adapter.pairs.items()}
     inner = {path.rpartition(".")[0] for path in paths if path.endswith(".experts.down_proj")}
     tensors: dict[str, tuple[tuple[int, ...], array[float]]] = {}
     for path, pair in paths.items():
         tensors |= _tensors(path, pair, inner)
     config = _written_config(adapter, paths, base) | dict(settings or {})
-    folder = user_path(folder, AdapterError)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as files:
-            file = files.enter_context(replacing(folder / CONFIG))
-            file.write(json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
-            file.flush()
-            write_safetensors(files.enter_context(replacing(folder / WEIGHTS)), tensors, {"format": "pt"})
-    except OSError as error:
-        raise AdapterError(f"{folder} cannot be written: {error.strerror or error}.") from None
+    return json.dumps(config, indent=2, sort_keys=True).encode() + b"\n", tensors
 
 
 def _tensors(path: str, pair: Pair, inner: set[str]) -> "dict[str, tuple[tuple[int, ...], array[float]]]":

@@ -10,7 +10,7 @@ from wgemma.checks import shown
 from wgemma.errors import AdapterError, SettingsError
 from wgemma.files.adapter_gguf import open_gguf_adapter, write_gguf_adapter
 from wgemma.files.adapter_pairs import AdapterFile, OpenAdapter, Pair, adapter_errors, check_fits
-from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, open_peft, read_peft, write_peft
+from wgemma.files.adapter_peft import CONFIG, MAX_CONFIG, WEIGHTS, open_peft, peft_files, read_peft, write_peft
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import Source, is_url
@@ -26,6 +26,7 @@ __all__ = [
     "check_fits",
     "fitting_adapter",
     "open_adapter",
+    "peft_files",
     "read_adapter",
     "read_peft",
     "write_gguf_adapter",

@@ -163,8 +163,8 @@ class Device(Protocol):
         ...
 
     async def pace(self) -> None:
-        """Waits until little submitted work is left, so that cancelling a prompt takes effect soon. Does nothing
-        natively, where a prompt cannot be cancelled."""
+        """Waits until everything submitted before the previous `pace` is done: the GPU always has one piece of work
+        left while the host prepares the next, and no more, so that cancelling takes effect soon."""
         ...
 
     async def wait(self) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,17 +14,8 @@ from wgemma import forks
 from wgemma.errors import DeviceError, DeviceLost, OutOfMemory
 from wgemma.gpu.bytes import around, cut, put_end
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Buffer, Command, Copy, Limits, Program, Span
-from wgemma.gpu.raw import (
-    SMALL_READ,
-    NativeProgram,
-    Reading,
-    commands_for,
-    nanoseconds_of_a_tick,
-    reading,
-    record_copy,
-    stamp,
-    trusted_module,
-)
+from wgemma.gpu.profiling import timed
+from wgemma.gpu.raw import SMALL_READ, NativeProgram, Reading, commands_for, reading, trusted_module
 from wgemma.gpu.shaders import BindingDeclaration, Uniform, declarations, enabled, load_shader, uniform
 
 # wgpu's names of our limits.
@@ -39,7 +29,6 @@ _LIMIT_NAMES = {
     "offset_alignment": "min-storage-buffer-offset-alignment",
 }
 _MOST_COMPILERS = 16  # kernels compiled at once
-_QUERIES = 4096  # the most WebGPU allows in a query set
 _NAGA_KNOWS = ("f16",)  # extensions a shader must enable; naga has the others always on
 _NVIDIA, _AMD = 0x10DE, 0x1002
 _WIDE_VENDORS = (_NVIDIA, _AMD)  # subgroups of 32 threads or more
@@ -196,6 +185,8 @@ class NativeDevice:
         self._lost = ""
         self._forks = forks.count
         self._staging: list[Any] = []
+        self._mark = NativeBuffer(self._device.create_buffer(size=4, usage=wgpu.BufferUsage.COPY_SRC), 4)
+        self._paced: Reading | None = None  # of the mark, after everything submitted before the last `pace`
         # Compiling is slow, so kernels compile in parallel; building a program blocks until its own are done.
         self._compilers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_COMPILERS))
         self._kernels: dict[tuple[str, tuple[tuple[str, Any], ...]], NativeKernel] = {}
@@ -275,7 +266,9 @@ class NativeDevice:
             self._compiled(kernel)
 
     async def pace(self) -> None:
-        """Does nothing: a prompt cannot be cancelled here."""
+        before, self._paced = self._paced, self.read_later(self._mark, 0, self._mark.size)
+        if before is not None:
+            await before.bytes()
 
     async def wait(self) -> None:
         self.check()
@@ -388,72 +381,20 @@ class NativeDevice:
             raise self.trouble(f"{kernel.name} cannot be bound", trouble) from trouble
         return self._compiled(kernel), group, command.grid
 
-    # -- profiling
-
     def profile(self, commands: Sequence[Command], repeats: int = 5) -> list[tuple[str, float]]:
-        """(kernel, nanoseconds) of every dispatch, the minimum of `repeats` runs, all of which take effect.
-
-        If the adapter has timestamps inside passes, a dispatch is timed from the end of the previous one to its own
-        end, as in a replay. Otherwise each gets its own pass, which adds a few microseconds.
-        """
+        """(kernel, nanoseconds) of every dispatch, the minimum of `repeats` runs, all of which take effect."""
         if "timestamp-query" not in self.features:
             raise DeviceError(f"{self.info.name} lacks timestamp-query, so its kernels cannot be timed.")
         self.check()
         steps = [self._ready(command) for command in commands]
         try:
-            runs = [self._timed(steps) for _ in range(repeats)]
+            runs = [timed(self, steps) for _ in range(repeats)]
         except wgpu.GPUError as trouble:
             raise self.trouble("timing kernels failed", trouble) from trouble
         names = [command.kernel.name for command in commands if not isinstance(command, Copy)]
         return [(name, min(times)) for name, *times in zip(names, *runs, strict=True)]
 
-    def _timed(self, steps: Sequence[Any]) -> list[float]:
-        """Nanoseconds per dispatch of one run, in batches that fit a query set."""
-        times: list[float] = []
-        for start in range(0, len(steps), _QUERIES // 2):
-            times += self._timed_batch(steps[start : start + _QUERIES // 2])
-        return times
-
-    def _timed_batch(self, steps: Sequence[Any]) -> list[float]:
-        count = 2 * len(steps)
-        queries = self._device.create_query_set(type="timestamp", count=count)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        stamps = self._device.create_buffer(size=8 * count, usage=usage)
-        encoder, compute = self._device.create_command_encoder(), None
-        inside = "timestamp-query-inside-passes" in self.features
-        used, spans = 0, list[tuple[int, int]]()
-        for step in steps:
-            if compute is not None and (isinstance(step, Copy) or not inside):
-                compute.end()
-                compute = None
-            if isinstance(step, Copy):
-                record_copy(encoder, step)
-                continue
-            if compute is None and inside:
-                compute = encoder.begin_compute_pass()
-                stamp(compute, queries, used)
-                used += 1
-            elif compute is None:
-                writes = {"beginning_of_pass_write_index": used, "end_of_pass_write_index": used + 1}
-                compute = encoder.begin_compute_pass(timestamp_writes={"query_set": queries, **writes})
-                used += 1
-            compute.set_pipeline(step[0])
-            compute.set_bind_group(0, step[1])
-            compute.dispatch_workgroups(*step[2])
-            if inside:
-                stamp(compute, queries, used)
-            spans.append((used - 1, used))
-            used += 1
-        if compute is not None:
-            compute.end()
-        if used:
-            encoder.resolve_query_set(queries, 0, used, stamps, 0)
-        self._submit(encoder)
-        ticks = struct.unpack(f"<{count}Q", self._device.queue.read_buffer(stamps))[:used]
-        queries.destroy()
-        stamps.destroy()
-        tick = nanoseconds_of_a_tick(self._device)
-        return [max(ticks[end] - ticks[begin], 0) * tick for begin, end in spans]
+    # -- life
 
     async def reopen(self) -> "NativeDevice":
         limits, features, trusted, compact = self._asked

@@ -33,6 +33,7 @@ _LONGEST_PAUSE = 0.001  # seconds between polls for a result
 class Owner(Protocol):
     """What this module needs of the native device."""
 
+    features: frozenset[str]
     _device: Any
     _staging: list[Any]
 

@@ -18,10 +18,10 @@ from wgemma.gpu.device import Buffer
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.audio_config import CHUNK, PROJECTION, AudioConfig, audio_tensors, has_audio
-from wgemma.model.conformer import Conformer, halved, load_conformer, record_conformer, record_rms
+from wgemma.model.conformer import Conformer, halved, load_conformer, record_rms, submit_conformer
 from wgemma.model.mel import BANDS, BINS, FRAME, HOP, PAD, RATE, Mel, frame_count, load_mel, record_frames, record_mel
 from wgemma.model.resample import resample
-from wgemma.model.tower import Linear, find, linear, load_linear, submit
+from wgemma.model.tower import Linear, Step, find, linear, load_linear, submit, unwatched
 from wgemma.model.weights import Uploader
 
 __all__ = ["LONGEST", "Audio", "has_audio", "load_audio", "sound_tokens"]
@@ -64,8 +64,8 @@ class Audio:
         """How many soft tokens a clip of this many samples becomes; 0 if it is too short."""
         return sound_tokens(self.config, samples)
 
-    async def encode(self, samples: "array[float]") -> Buffer:
-        """The soft tokens [tokens, width] of a clip; the caller frees them."""
+    async def encode(self, samples: "array[float]", step: Step = unwatched) -> Buffer:
+        """The soft tokens [tokens, width] of a clip; the caller frees them. `step` is called before every block."""
         count = len(samples)
         tokens = self.tokens(count)
         if not tokens:
@@ -76,8 +76,12 @@ class Audio:
             raise MediaError(f"the sound is too long: {count / RATE:.1f} seconds. Split it into pieces of 30.")
         with Ledger(self.device) as scratch:
             out = scratch.buffer(4 * tokens * self.width, "soft tokens of a sound")
+            inner = CHUNK if self.config.conformer is None else self.config.conformer.inner
+            heard, x = scratch.buffers((4 * tokens * inner, label) for label in ("heard", "normed"))
+            await self._submit(scratch, self._upload(scratch, samples), count, tokens, heard, step)
             tape = Tape(self.device, "sound")
-            self._record(tape, scratch, self._upload(scratch, samples), count, tokens, out)
+            record_rms(tape, tokens, inner, heard, self._ones, x)
+            linear(tape, self._projection, tokens, x, out)
             submit(tape)
             return scratch.keep(out)
 
@@ -107,16 +111,16 @@ class Audio:
         self.device.write(wave, 0, memoryview(samples).cast("B"))
         return wave
 
-    def _record(self, tape: Tape, scratch: Ledger, wave: Buffer, count: int, tokens: int, out: Buffer) -> None:
-        inner = CHUNK if self.config.conformer is None else self.config.conformer.inner
-        raw, x = scratch.buffers((4 * tokens * inner, label) for label in ("heard", "normed"))
+    async def _submit(self, scratch: Ledger, wave: Buffer, count: int, tokens: int, heard: Buffer, step: Step) -> None:
+        """Everything before the last norm and the projection."""
+        tape = Tape(self.device, "sound")
         if self._hearing is None:
-            record_frames(tape, wave, count, tokens, CHUNK, CHUNK, 0, raw)
+            await step(0, 1)
+            record_frames(tape, wave, count, tokens, CHUNK, CHUNK, 0, heard)
+            submit(tape)
         else:
             mel = self._record_mel(tape, self._hearing.mel, scratch, wave, count)
-            record_conformer(tape, self._hearing.conformer, scratch, frame_count(count), mel, raw)
-        record_rms(tape, tokens, inner, raw, self._ones, x)
-        linear(tape, self._projection, tokens, x, out)
+            await submit_conformer(tape, self._hearing.conformer, scratch, frame_count(count), mel, heard, step)
 
     def _record_mel(self, tape: Tape, mel: Mel, scratch: Ledger, wave: Buffer, count: int) -> Buffer:
         frames = frame_count(count)

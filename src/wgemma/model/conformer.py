@@ -23,7 +23,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.audio_config import ConformerConfig
 from wgemma.model.forms import THREADS, pairs
 from wgemma.model.mel import BANDS
-from wgemma.model.tower import EPS, Linear, linear, load_linear
+from wgemma.model.tower import EPS, Linear, Step, linear, load_linear, submit
 from wgemma.model.weights import Uploader
 
 KEYS = 12  # a token attends to this many: itself and those before it
@@ -202,8 +202,10 @@ def record_rms(tape: Tape, rows: int, columns: int, h: Binding, norm: Binding, x
     tape.run("rms", [rows], {"h": h, "norm": norm, "x": x}, params, {"THREADS": THREADS})
 
 
-def record_conformer(tape: Tape, conformer: Conformer, scratch: Ledger, frames: int, mel: Buffer, y: Buffer) -> None:
-    """From the mel spectrum [frames, BANDS] to y [tokens, inner]."""
+async def submit_conformer(
+    tape: Tape, conformer: Conformer, scratch: Ledger, frames: int, mel: Buffer, y: Buffer, step: Step
+) -> None:
+    """From the mel spectrum [frames, BANDS], which `tape` computes, to y [tokens, inner]; one submission per block."""
     config = conformer.config
     tokens = halved(halved(frames))
     x, rows, columns = mel, frames, BANDS
@@ -213,9 +215,13 @@ def record_conformer(tape: Tape, conformer: Conformer, scratch: Ledger, frames: 
         x, rows, columns = out, halved(rows), halved(columns)
     stream = _Stream(scratch, tokens, config)
     linear(tape, conformer.subsampled, tokens, x, stream.h)
-    for block in conformer.blocks:
+    for i, block in enumerate(conformer.blocks):
+        await step(i, len(conformer.blocks))
         stream.record(tape, block)
+        submit(tape)
+        tape = Tape(tape.device, "sound")
     linear(tape, conformer.output, tokens, stream.h, y)
+    submit(tape)
 
 
 def places(channels: int) -> int:

@@ -18,9 +18,13 @@ from wgemma.model.config import MATRIX_TYPES, VECTOR_TYPES, Wanted
 from wgemma.model.forms import direct_form, direct_grid, tower_tile_form
 from wgemma.model.matmul import Destination
 from wgemma.model.weights import Matrix, RowOrder, Uploader
+from wgemma.sync import breathe
 
 EPS = 1e-6  # for every norm in both towers; the key is wrong in some projectors
 FAR = 3.4028234663852886e38  # the largest f32, i.e. no bound
+
+# Called before part i of n of an encoding is submitted, i from 0; may wait for the GPU, and raise to end the encoding.
+Step: TypeAlias = Callable[[int, int], Awaitable[None]]
 
 BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 # The older format: one tensor with four bounds for each of these linears, layer by layer, then for the projector.
@@ -197,6 +201,11 @@ def _linear(
             [-(-part.rows // 64), -(-rows // form["ROWS"])] if kernel == "tile" else direct_grid(part.rows, rows, form)
         )
         tape.run(kernel, tiles, bindings, params, constants)
+
+
+async def unwatched(part: int, parts: int) -> None:
+    """The step of an encoding nobody waits for."""
+    await breathe()
 
 
 def submit(tape: Tape) -> None:

@@ -14,7 +14,7 @@ from wgemma.gpu.device import Buffer
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.picture import resized
-from wgemma.model.tower import PROJECTOR, Linear, linear, load_linear, submit
+from wgemma.model.tower import PROJECTOR, Linear, Step, linear, load_linear, submit, unwatched
 from wgemma.model.vision_config import BUDGETS, SIDE, VisionConfig, has_vision, read_vision
 from wgemma.model.vision_tower import Tower, load_tower
 from wgemma.model.vision_unified import Unified, load_unified
@@ -52,8 +52,9 @@ class Vision:
         across, down = self.config.fit(width, height, budget)
         return across // SIDE, down // SIDE
 
-    async def encode(self, pixels: Pixels, budget: int = BUDGET) -> Buffer:
-        """The soft tokens of an image, row by row: f32 [tokens, width]; the caller frees them."""
+    async def encode(self, pixels: Pixels, budget: int = BUDGET, step: Step = unwatched) -> Buffer:
+        """The soft tokens of an image, row by row: f32 [tokens, width]; the caller frees them. `step` is called before
+        every layer."""
         across, down = self.config.fit(pixels.width, pixels.height, budget)
         tokens = across // SIDE * (down // SIDE)
         side, inner = self.config.patch, self.config.inner
@@ -61,7 +62,7 @@ class Vision:
             patches = scratch.buffer(across * down // (side * side) * self.config.columns * 4, "patches")
             self._cut(pixels, across, down, patches)
             x, y = scratch.buffers((4 * tokens * width, "vision tokens") for width in (inner, self.width))
-            await self._body.tokens(self._device, patches, across // side, down // side, x)
+            await self._body.tokens(self._device, patches, across // side, down // side, x, step)
             tape = Tape(self._device, "projector")
             linear(tape, self._projector, tokens, x, y)
             submit(tape)

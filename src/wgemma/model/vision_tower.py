@@ -18,10 +18,9 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.forms import THREADS, pairs, passing_form
 from wgemma.model.places import VisionPositions, add_places, load_places
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.tower import EPS, PACKED, Bounds, Linear, flat, linear, load_linear, submit
+from wgemma.model.tower import EPS, PACKED, Bounds, Linear, Step, flat, linear, load_linear, submit
 from wgemma.model.vision_config import BUDGETS, PATCHES, POOL, ROPE_BASE, SIDE, VisionConfig
 from wgemma.model.weights import RowOrder, Uploader
-from wgemma.sync import breathe
 
 FFN_ROWS = 2560  # patches per feed-forward step, to bound its scratch, the largest
 
@@ -49,10 +48,10 @@ class Tower:
     pooled: Buffer  # [2, D]: bias, scale
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
-    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
+    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer, step: Step) -> None:
         """Submits the computation from patches x [patches, 768] to the projector's input y [tokens, D]."""
         with Ledger(device) as scratch:
-            await _Run(self, device, scratch, across, down).all(x, y)
+            await _Run(self, device, scratch, across, down).all(x, y, step)
 
 
 async def load_tower(uploader: Uploader, config: VisionConfig, tensors: Mapping[str, Tensor]) -> Tower:
@@ -118,13 +117,13 @@ class _Run:
         wide = [scratch.buffer(4 * self.chunk * config.ffn_width, "vision scratch") for _ in range(3)]
         self.gate, self.up, self.gated = wide
 
-    async def all(self, patches: Buffer, y: Buffer) -> None:
+    async def all(self, patches: Buffer, y: Buffer, step: Step) -> None:
         tape = Tape(self.device, "vision")
         self._embed(tape, patches)
-        for layer in self.tower.layers:
+        for i, layer in enumerate(self.tower.layers):
+            await step(i, len(self.tower.layers))
             self._layer(tape, layer)
             submit(tape)
-            await breathe()
             tape = Tape(self.device, "vision")
         self._pool(tape, y)
         submit(tape)

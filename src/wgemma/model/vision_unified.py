@@ -10,7 +10,7 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import THREADS
 from wgemma.model.places import VisionPositions, add_places, load_places
-from wgemma.model.tower import Linear, linear, load_linear, submit
+from wgemma.model.tower import Linear, Step, linear, load_linear, submit
 from wgemma.model.vision_config import VisionConfig
 from wgemma.model.vision_tower import plain_norm
 from wgemma.model.weights import Uploader
@@ -26,9 +26,10 @@ class Unified:
     norms: tuple[Buffer, ...]  # [2, columns], [2, D], [2, D]: weight, bias
     plain: Buffer  # [2, D]: zeros, ones: a norm without weights
 
-    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer) -> None:
+    async def tokens(self, device: Device, x: Buffer, across: int, down: int, y: Buffer, step: Step) -> None:
         """Submits the computation from patches x [tokens, 6912] to the projector's input y [tokens, D]."""
         rows, columns, inner = across * down, self.config.columns, self.config.inner
+        await step(0, 1)
         with Ledger(device) as scratch:
             normed, h = scratch.buffers((4 * rows * width, "vision scratch") for width in (columns, inner))
             tape = Tape(device, "vision")

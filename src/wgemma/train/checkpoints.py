@@ -5,6 +5,7 @@
     checkpoint-40/values.bin    A and B of every target, f32, in GPU layout
     checkpoint-40/first.bin     Adam's two moments
     checkpoint-40/second.bin
+    checkpoint-40/adapter_*     the same A and B as a PEFT adapter, to try and to compare
 
 The order of the data follows from the settings, the data and the step. A checkpoint is written under a temporary name
 and then renamed, and the last two are kept: whatever happens during a write, the previous one is intact.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wgemma.errors import SettingsError, TrainingError
+from wgemma.files.adapters import AdapterFile, peft_files
 from wgemma.files.json_text import parse_json
 from wgemma.files.paths import user_path
 from wgemma.files.reading import regular_file
@@ -64,6 +66,7 @@ class Checkpoint:
     tensors: dict[str, bytes]
     losses: list[float] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
+    adapter: AdapterFile | None = None  # written for others; never read back
 
     @property
     def name(self) -> str:
@@ -174,7 +177,8 @@ def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
         "validation": checkpoint.validation,
         "files": {name: {"size": len(data), "sha256": _hash(data)} for name, data in files.items()},
     }
-    return {**files, STATE: json.dumps(state, indent=1).encode()}
+    adapter = peft_files(checkpoint.adapter) if checkpoint.adapter else {}
+    return {**files, **adapter, STATE: json.dumps(state, indent=1).encode()}
 
 
 async def _opened(storage: Storage, name: str, step: int) -> Checkpoint:

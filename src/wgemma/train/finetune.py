@@ -5,7 +5,7 @@
     adapter_config.json, adapter_model.safetensors    for PEFT and transformers
     adapter.gguf                                      for llama.cpp and Ollama
     README.md, loss.svg, losses.json                  how it was trained, and the losses
-    checkpoint-N/                                     the last two, for `resume`
+    checkpoint-N/                                     the last two, for `resume`; an adapter for PEFT each, too
     training.lock                                     while it trains: the process and host
 """
 
@@ -106,7 +106,8 @@ async def prepare_task(
     resume: bool = False,
     skip_bad: bool = False,
 ) -> Task:
-    """Reads the data and fixes its order. With `resume`, settings not `given` are the checkpoint's."""
+    """Reads the data and fixes its order. With `resume`, settings not `given` are the checkpoint's; other steps or
+    epochs than its own extend the run, whose schedule then follows the new length."""
     if out is None:
         raise SettingsError("out is missing. Name the folder to write the adapter to.")
     folder = user_path(out, SettingsError)
@@ -114,7 +115,7 @@ async def prepare_task(
         raise _busy(folder, owner(folder / LOCK))
     storage = Folder(folder) if checkpoints else None
     checkpoint = await latest(storage) if storage and resume else None
-    settings = TrainingSettings.of({**(checkpoint.settings.record() if checkpoint else {}), **given})
+    settings = _settings(checkpoint, given)
     if settings.seq > context:
         raise SettingsError(f"seq is {settings.seq}; this model's context is {context} tokens.")
     if not resume:
@@ -132,9 +133,20 @@ async def prepare_task(
     batches = Batches(examples, settings.batch, settings.seq, settings.seed, settings.packing)
     steps = settings.steps or batches.count(settings.epochs)
     if checkpoint is not None and checkpoint.step > steps:
-        raise TrainingError(f"{checkpoint.name} is beyond the {steps} steps of this training; it is damaged.")
+        raise TrainingError(
+            f"{checkpoint.name} is beyond the {steps} steps of this training. Ask for more steps to go on, "
+            "or start again in another folder."
+        )
     packs = pack(held, settings.seq) if settings.packing else [Pack((example,)) for example in held]
     return Task(settings, folder, storage, data, examples, packs, fingerprint, batches, steps, others, checkpoint)
+
+
+def _settings(checkpoint: Checkpoint | None, given: Mapping[str, Any]) -> TrainingSettings:
+    """The given settings, and the checkpoint's for the rest; epochs replace its steps."""
+    before = checkpoint.settings.record() if checkpoint else {}
+    if "epochs" in given:
+        before.pop("steps", None)
+    return TrainingSettings.of({**before, **given})
 
 
 async def _refuse_full(folder: Path, storage: Storage | None) -> None:

@@ -15,8 +15,9 @@ TARGETS = dict(zip(_SHORT, MODULES.values(), strict=True))
 USUAL = _SHORT[:7]
 SELDOM = 250  # steps
 SCHEDULES = ("cosine", "linear", "constant")
-# Settings that may differ on resume: those that do not affect the result, and those to lower after a run diverged.
-FREE = ("save_every", "checkpointing", "lr", "clip")
+# Settings that may differ on resume: those that do not affect the result, those to lower after a run diverged, and the
+# length of the run. The schedule follows the new length from the next step on.
+FREE = ("save_every", "checkpointing", "lr", "clip", "steps", "epochs")
 
 _MANY = 10**9  # far above any real one, and every float holds it
 _WHOLE = {  # minimum and maximum

@@ -167,7 +167,7 @@ class Trainer:
             return
         tensors = await self.learner.state()
         made = (self.step, self.settings, self.model, self.data, tensors, self.losses, self.validation)
-        await save(self.storage, Checkpoint(*made))
+        await save(self.storage, Checkpoint(*made, await self.learner.adapter()))
         self._saved = self.step
 
     def _progress(self, step: Step, loss: float, rate: float, norm: float, validation: float | None) -> Progress:
