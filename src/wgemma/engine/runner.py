@@ -19,7 +19,6 @@ from wgemma.engine.senses import Senses
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.snapshot import Snapshot
 from wgemma.engine.soft import common_start, outside, runs
-from wgemma.engine.stride import Stride
 from wgemma.errors import ContextOverflow, OutOfMemory, SessionError, SettingsError
 from wgemma.gpu.device import Buffer
 from wgemma.model.cache import Cache
@@ -28,6 +27,7 @@ from wgemma.model.tower import Step
 from wgemma.sync import breathe
 
 LEAST_FOR_CHECKPOINTS = 64 << 20  # bytes; or a tenth of the weights, if that is more
+SHORT = 32  # rows of a prompt per pass on a software adapter, so that it can be stopped soon
 MANY_LOGITS = 64 << 20  # bytes of logits on the GPU at once
 
 
@@ -51,7 +51,7 @@ class Runner:
             self.ledger.free()
             raise
         self.programs = Programs(engine, self.rows, self.cache, self.sampler, self.all_logits)
-        self.stride = Stride(self.device, options.chunk)
+        self.pass_rows = min(options.chunk, SHORT) if self.device.compact else options.chunk
         self._all_logits: Buffer | None = None
 
     # -- switching sequences
@@ -133,20 +133,18 @@ class Runner:
         kept = {outside(min(mark, len(ids) - 1), images) for mark in marks}
         start, media = position, list(runs(ids))
         hear(PromptProgress("prompt", 0, len(ids) - start))
-        self.stride.begin()
         for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
             while position < stop:
                 if cancelled():
                     return False
-                count, bucket = self.share(ids[position:stop], self.stride.rows)
+                count, _ = self.share(ids[position:stop], self.pass_rows)
                 try:
                     await self._encode(ids, media, range(position, position + count), cancelled, hear)
                 except Cancelled:
                     return False
                 done, position = position, position + await self.chunk(sequence, ids[position : position + count])
                 self.engine.expect_rows(ids[position : position + self.engine.most_rows])
-                if await self.stride.follow(bucket):
-                    done = position
+                await self.device.pace()  # the pass before this one is done
                 hear(PromptProgress("prompt", done - start, len(ids) - start))
                 await breathe()
             if stop in kept:
