@@ -1,9 +1,6 @@
 """`wgemma run`: one answer, or a chat in a real (pseudo-)terminal, with a tiny random model."""
 
 import json
-import os
-import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -18,6 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pseudo_terminal import PATIENCE, Terminal
 from range_server import good, serve
 from wgemma.api import Part, Usage
 from wgemma.cli import main
@@ -36,7 +34,6 @@ from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 
 TINY = "gemma4:tiny"
-PATIENCE = 20.0  # seconds to wait for expected output
 SHORT = ("--device", "reference", "--seed", "1", "--max-tokens", "8")
 
 
@@ -334,65 +331,6 @@ def test_a_model_is_opened_parsed_and_planned_once(monkeypatch: pytest.MonkeyPat
 # -- the chat at a terminal
 
 
-class Terminal:
-    """`wgemma run` in a pseudo-terminal. `until` waits for a text and returns everything up to it."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.fd, theirs = pty.openpty()
-        command = [sys.executable, "-m", "wgemma", "run", *arguments]
-        env = {**os.environ, **environment}
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        # A separate session with this terminal in the foreground, so that ^C becomes SIGINT.
-        self.process = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=_take_terminal, **streams)
-        os.close(theirs)
-        self.seen = ""
-
-    def until(self, text: str) -> str:
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.seen:
-            assert self.hear(deadline - time.monotonic()), f"{text!r} did not come, but {self.seen!r}"
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def hear(self, seconds: float) -> bool:
-        """Whether anything more came within that time."""
-        if not select.select([self.fd], [], [], max(0, seconds))[0]:
-            return False
-        try:
-            new = os.read(self.fd, 65536)
-        except OSError:  # the other end is closed
-            return False
-        self.seen += new.decode(errors="replace").replace("\r\n", "\n")
-        return bool(new)
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode())
-
-    def say(self, line: str) -> str:
-        """Enters a line, and gives what follows up to the next prompt."""
-        self.type(line + "\n")
-        self.until(line)
-        return self.until(">>> ")
-
-    def leave(self) -> int:
-        """The exit code, once it has ended by itself."""
-        while self.hear(PATIENCE):
-            pass
-        return self.process.wait(PATIENCE)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.fd)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 @pytest.fixture
 def chat() -> Iterator[Terminal]:
     terminal = Terminal(TINY, *SHORT)
@@ -415,6 +353,8 @@ def test_a_chat_answers_line_after_line(chat: Terminal, tmp_path: Path) -> None:
     assert questions == ["hello", "and again", "one\ntwo"]
     chat.type("/bye\n")
     assert chat.leave() == 0
+    history = tmp_path / "state" / "wgemma" / "history"
+    assert '"""one\x1ftwo"""' in history.read_text().split("\n")  # one entry
 
 
 def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
@@ -745,12 +685,30 @@ def test_a_call_of_a_tool_is_answered_that_there_is_none() -> None:
         (['"""', "/two", 'lines"""'], Line("/two\nlines", literal=True)),
         (['/set system """a', 'b"""'], Line("/set system a\nb")),
         (['say """ in between'], Line('say """ in between')),
+        (['"""pasted\ntogether"""'], Line("pasted\ntogether", literal=True)),
+        (['"""begun\nby a paste', 'ended"""'], Line("begun\nby a paste\nended", literal=True)),
+        (['"""A docstring."""\nimport this'], Line('"""A docstring."""\nimport this')),
     ],
 )
 def test_three_quotes_hold_several_lines(lines: list[str], line: Line) -> None:
     rest = iter(lines[1:])
     assert gather(lines[0], lambda: next(rest)) == line
     assert not line.literal or not line.is_command
+
+
+@pytest.mark.parametrize(
+    ("text", "is_command"),
+    [
+        ("/shwo", True),
+        ("/home/me/cat.png", False),
+        ("/set system Be brief.\nBe kind.", True),
+        ("/etc is a folder,\n/usr another", False),
+        ("// a comment\nand code", False),
+        ("\n \n", False),
+    ],
+)
+def test_pasted_lines_are_a_command_only_if_they_begin_with_one(text: str, is_command: bool) -> None:
+    assert Line(text).is_command == is_command
 
 
 def test_commands_are_recognised_by_name() -> None:

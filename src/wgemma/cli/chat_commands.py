@@ -46,14 +46,18 @@ class Line:
 
     @property
     def is_command(self) -> bool:
-        """A path starts with a slash, too, but has a second one."""
-        return not self.literal and self.text.lstrip().startswith("/") and self.text.split()[0].count("/") == 1
+        """A path starts with a slash, too, but has a second one; several lines may start with anything."""
+        first = self.text.split(maxsplit=1)[0] if self.text.strip() else ""
+        known = first in COMMANDS or first in ALIASES
+        return not self.literal and first.startswith("/") and first.count("/") == 1 and (known or "\n" not in self.text)
 
 
 def gather(line: str, more: Callable[[], str]) -> Line:
-    '''A whole entry: after an opening `"""`, reads on until a line ends in `"""`.'''
+    '''A whole entry: after an opening `"""`, reads on until a line ends in `"""`. In a paste that goes on after its
+    closing `"""`, they are text.'''
     head, opened, text = line.partition(QUOTES)
-    if not opened or head.split() not in ([], ["/set", "system"]):
+    closed_before_the_end = "\n" in text and QUOTES in text and not text.rstrip().endswith(QUOTES)
+    if not opened or closed_before_the_end or head.split() not in ([], ["/set", "system"]):
         return Line(line)
     lines = [text]
     while not lines[-1].rstrip().endswith(QUOTES):
@@ -80,7 +84,7 @@ def one_of(name: str, known: Iterable[str], aliases: dict[str, str], what: str, 
 
 def help_text() -> str:
     commands = _columns(COMMANDS)
-    quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}"})
+    quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}. Pasted lines need none"})
     dropped = _columns({"FILE": "attach an image or sound by typing its path in a message or dropping the file there"})
     keys = _columns({"Ctrl-C": "stop the answer", "Ctrl-D": "leave"})
     return f"Commands:\n{commands}\n{quoted}{dropped}{keys}"

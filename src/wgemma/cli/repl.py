@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from wgemma.cli import show
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
 from wgemma.cli.chat_conversation import ChatSettings, Conversation
+from wgemma.cli.chat_lines import Lines, history_file
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
@@ -38,7 +38,7 @@ class Repl:
         self.conversation = conversation
         self._media = list(media)  # attached to the next message
         self._budget = budget  # tokens per image attached in the chat
-        self.history = History(history_file())
+        self.lines = Lines(history_file())
         self._typing = False  # whether Ctrl-C has a line to cancel
         self._load_seconds: float | None = opened.seconds  # shown with the first statistics
         self._dim, self._plain = (DIM, PLAIN) if coloured(sys.stdout) else ("", "")
@@ -46,7 +46,7 @@ class Repl:
     def run(self) -> int:
         """Chats until the user leaves."""
         before = signal.signal(signal.SIGINT, self._interrupt)
-        self.history.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
+        self.lines.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
         try:
             self._remark(f"{self.opened.name} is ready. /? for help, /bye to leave.")
             self._recite()
@@ -54,7 +54,7 @@ class Repl:
             while self._turn():
                 pass
         finally:
-            self.history.save()
+            self.lines.save()
             signal.signal(signal.SIGINT, before)
         return 0
 
@@ -73,7 +73,7 @@ class Repl:
             return False
         except KeyboardInterrupt:
             print()
-            if not self.history.unfinished_line():
+            if not self.lines.unfinished():
                 self._remark("Press Ctrl-D or type /bye to leave.")
         except UnicodeDecodeError:
             self._remark("That line is not valid UTF-8. Type it again.")
@@ -84,9 +84,17 @@ class Repl:
     def _read(self) -> Line:
         self._typing = True
         try:
-            return gather(input(PROMPT), lambda: input(MORE))
+            typed = [self.lines.read(PROMPT).strip("\n")]
+
+            def more() -> str:
+                typed.append(self.lines.read(MORE))
+                return typed[-1]
+
+            line = gather(typed[0], more)
         finally:
             self._typing = False
+        self.lines.remember("\n".join(typed))
+        return line
 
     def _follow(self, line: Line) -> bool:
         if line.is_command:
@@ -199,7 +207,7 @@ class Repl:
                 "Showing token counts and timings." if settings.verbose else "Hiding token counts and timings."
             )
         else:
-            self.history.enable(topic == "history")
+            self.lines.enable(topic == "history")
             self._remark("Input history is on." if topic == "history" else "Input history is off from here on.")
 
     @property
@@ -234,54 +242,3 @@ def _path(text: str) -> Path:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
     return user_path(text, SettingsError)
-
-
-# -- the lines typed
-
-
-def history_file() -> Path | None:
-    """The history file, in the XDG state folder; None without a home folder."""
-    chosen = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:
-        return None
-    return base / "wgemma" / "history"
-
-
-class History:
-    """Line editing and input history, where the system has readline. An unusable history file is ignored."""
-
-    LONGEST = 1000
-
-    def __init__(self, path: Path | None) -> None:
-        try:
-            import readline
-        except ImportError:
-            self._readline: Any = None
-        else:
-            self._readline = readline
-        self._path = path
-
-    def open(self, *, enabled: bool) -> None:
-        if self._readline is not None and self._path is not None:
-            with suppress(OSError):
-                self._readline.read_history_file(self._path)
-        self.enable(enabled)
-
-    def enable(self, enabled: bool) -> None:
-        if self._readline is not None:
-            self._readline.set_auto_history(enabled)
-
-    def unfinished_line(self) -> str:
-        """What was typed at the prompt when Ctrl-C came."""
-        return str(self._readline.get_line_buffer()) if self._readline is not None else ""
-
-    def save(self) -> None:
-        if self._readline is None or self._path is None or not self._readline.get_current_history_length():
-            return
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._path.touch(mode=0o600)
-            self._readline.set_history_length(self.LONGEST)
-            self._readline.write_history_file(self._path)
