@@ -54,10 +54,10 @@ class Lines:
 
     def read(self, prompt: str) -> str:
         """The next entry: a line, or all lines of a paste."""
-        lines = [input(prompt)]
+        lines = [_line(prompt)]
         with suppress(EOFError):
             while not self._marked and _waiting():
-                lines.append(input())
+                lines.append(_line())
         return "\n".join(lines)
 
     def unfinished(self) -> str:
@@ -103,6 +103,15 @@ def _saved(path: Path | None) -> list[str]:
         data = re.sub(rb"\\([0-3][0-7]{2})", lambda code: bytes([int(code[1], 8)]), data.removeprefix(_LIBEDIT))
     lines = data.replace(b"\0", b"").decode(errors="surrogateescape").split("\n")
     return [line.replace(_BREAK, "\n") for line in lines if line]
+
+
+def _line(prompt: str = "") -> str:
+    try:
+        return input(prompt)
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # how `input` takes a second Ctrl-C right after the first
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _waiting() -> bool:
