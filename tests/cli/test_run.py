@@ -1,6 +1,7 @@
 """`wgemma run`: one answer, or a chat in a real (pseudo-)terminal, with a tiny random model."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -137,7 +138,7 @@ def test_json_is_one_document_and_nothing_else() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     record = json.loads(done.stdout)
     assert record.keys() >= {"text", "thinking", "tool_calls", "finish_reason", "usage", "timings"}
-    assert record["usage"]["generated"] == 8
+    assert record["usage"]["generated"] == 8 and record["usage"]["dropped"] == 0
     assert record["finish_reason"] == "length"
     assert record["timings"]["load_seconds"] > 0
     assert record["device"] == "NumPy (reference)"
@@ -383,10 +384,10 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
     for line, words in {
         "/shwo": "There is no command /shwo. Did you mean /show?",
         "/set temperature 1": "There is no setting temperature.",
-        "/set parameter temprature 1": "Did you mean temperature?",
+        "/set parameter temprature 1": "There is no parameter 'temprature'. Did you mean temperature?",
         "/set parameter top_k many": "top_k is 'many'; it must be a whole number.",
         "/set parameter top_p 2": "top_p is 2.0; it must be a number from 0 to 1.",
-        "/set parameter num_ctx 99": "restart with --context",
+        "/set parameter num_ctx 99": "The context is fixed when the model is loaded; restart with --context",
         "/show nothing": "/show lists them.",
         "/load nowhere.json": "nowhere.json: no such file.",
         f"/load {notes}": "is not a saved chat",
@@ -403,12 +404,33 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
     assert chat.leave() == 0
 
 
-def test_a_question_too_long_is_told_and_taken_back() -> None:
-    terminal = Terminal(TINY, *SHORT, "--context", "40")
+def test_a_full_context_is_told_once_and_the_chat_goes_on(tmp_path: Path) -> None:
+    terminal = Terminal(TINY, *SHORT, "--context", "80", "--verbose")
     terminal.until(">>> ")
-    assert "the context holds 40" in terminal.say("a b " * 40)
-    assert "(cut" in terminal.say("hello")
-    assert "(cut off: the context of 40 tokens is full)" in terminal.say("hello")
+    assert "The prompt has" in (told := terminal.say("a b " * 80)) and "the context holds 80" in told  # and taken back
+    answers = [terminal.say("hello") for _ in range(6)]
+    told = [re.search(r"no longer sees the (\d+) oldest messages", answer) for answer in answers]
+    counts = [int(found[1]) for found in told if found]
+    assert told[0] is None and counts == sorted(set(counts)) and 0 < len(counts) < 5
+    assert f"dropped      {counts[-1]} messages" in answers[-1]
+    terminal.say(f"/save {tmp_path}/chat.json")
+    assert len(json.loads((tmp_path / "chat.json").read_text())["messages"]) == 12  # all that was said
+    terminal.say("/set parameter max_tokens 500")
+    assert "(cut off: the context of 80 tokens is full)" in terminal.say("tell me all")
+    terminal.say("/set parameter max_tokens 8")
+    assert "generated    8 tokens" in terminal.say("and now?")
+    terminal.close()
+
+
+def test_a_chat_that_must_not_be_shortened_says_how_to_start_over() -> None:
+    terminal = Terminal(TINY, *SHORT, "--context", "40", "--no-shift")
+    terminal.until(">>> ")
+    assert "/clear" not in terminal.say("a b " * 40)
+    terminal.say("hello")
+    told = terminal.say("hello again")
+    assert "the context holds 40. Shorten it" in told and "Type /clear to start over." in told
+    terminal.say("/clear")
+    assert "(cut" in terminal.say("hello again")
     terminal.close()
 
 

@@ -16,9 +16,9 @@ from wgemma.cli.chat_conversation import ChatSettings, Conversation
 from wgemma.cli.chat_lines import Lines, history_file
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
-from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
+from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, forgotten, remark, safe, statistics
 from wgemma.cli.output import sentence
-from wgemma.errors import Error, SettingsError
+from wgemma.errors import ContextOverflow, Error, SettingsError
 from wgemma.files.paths import user_path
 
 PROMPT, MORE = ">>> ", "... "
@@ -39,6 +39,7 @@ class Repl:
         self._media = list(media)  # attached to the next message
         self._budget = budget  # tokens per image attached in the chat
         self.lines = Lines(history_file())
+        self._dropped = 0  # messages that the model no longer sees
         self._typing = False  # whether Ctrl-C has a line to cancel
         self._load_seconds: float | None = opened.seconds  # shown with the first statistics
         self._dim, self._plain = (DIM, PLAIN) if coloured(sys.stdout) else ("", "")
@@ -78,8 +79,12 @@ class Repl:
         except UnicodeDecodeError:
             self._remark("That line is not valid UTF-8. Type it again.")
         except Error as error:
-            print(safe(sentence(str(error))))
+            print(safe(sentence(str(error)) + self._way_out(error)))
         return True
+
+    def _way_out(self, error: Error) -> str:
+        stuck = isinstance(error, ContextOverflow) and not self._settings.shift and self.conversation.messages
+        return " Type /clear to start over." if stuck else ""
 
     def _read(self) -> Line:
         self._typing = True
@@ -137,6 +142,8 @@ class Repl:
             self.conversation.keep(question, reply)
             self._media.clear()
         self._remark(remark(reply, self.opened.model.backend.context))
+        self._remark(forgotten(reply, self._dropped))
+        self._dropped = reply.usage.dropped if reply.usage else self._dropped
         if settings.verbose:
             print(f"\n{self._dim}{statistics(reply, self._load_seconds)}{self._plain}", end="")
             self._load_seconds = None
@@ -163,6 +170,7 @@ class Repl:
         elif name == "/clear":
             self._media.clear()
             self.conversation.clear()
+            self._dropped = 0
             self._remark("Chat cleared.")
         elif name == "/set":
             self._set(rest)
@@ -180,6 +188,7 @@ class Repl:
 
     def _load(self, path: Path) -> None:
         model = self.conversation.load(path)
+        self._dropped = 0
         self._remark(f"{counted(len(self.conversation.messages), 'message')}, saved with {model}.")
         self._recite()
 
