@@ -152,6 +152,11 @@ export class MessageView {
     if (growing) return;
     const note = message.role === "assistant" ? this.#note() : null;
     if (note) this.below.append(note);
+    const { dropped, newlyDropped } = message.stats ?? {};
+    if (newlyDropped) {
+      const shift = `The context is full: the model no longer sees the ${dropped} oldest messages.`;
+      this.below.append(h("p", { class: "note", "data-testid": "message-shift" }, shift));
+    }
     const actions = h("div", { class: "actions" });
     if ((this.versions?.length ?? 0) > 1) actions.append(this.#versionSwitch());
     const copy = iconButton("copy", "Copy", { "data-testid": "copy" });
