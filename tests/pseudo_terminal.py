@@ -23,7 +23,8 @@ class Terminal:
         # A separate session with this terminal in the foreground, so that ^C becomes SIGINT.
         self.process = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=_take_terminal, **streams)
         os.close(theirs)
-        self.seen = ""
+        self.seen = ""  # and not asked for yet
+        self.transcript = ""
 
     def until(self, text: str) -> str:
         deadline = time.monotonic() + PATIENCE
@@ -40,7 +41,9 @@ class Terminal:
             new = os.read(self.fd, 65536)
         except OSError:  # the other end is closed
             return False
-        self.seen = (self.seen + new.decode(errors="replace")).replace("\r\n", "\n")
+        text = new.decode(errors="replace")
+        self.transcript += text
+        self.seen = (self.seen + text).replace("\r\n", "\n")
         for switch in PASTE_MODE:
             self.seen = self.seen.replace(switch, "")
         return bool(new)

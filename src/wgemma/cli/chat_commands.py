@@ -19,6 +19,7 @@ COMMANDS = {
     "/?": "show this help, also /help",
 }
 ALIASES = {"/help": "/?", "/exit": "/bye"}
+FULL = "Once the context is full, the model forgets the oldest messages; /clear forgets them all.\n"
 SET = {
     "system": "TEXT: set the system prompt; without TEXT, go back to the model's own",
     "parameter": "NAME VALUE: set a parameter, such as temperature 0.5",
@@ -84,10 +85,12 @@ def one_of(name: str, known: Iterable[str], aliases: dict[str, str], what: str, 
 
 def help_text() -> str:
     commands = _columns(COMMANDS)
-    quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}. Pasted lines need none"})
+    quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}"})
     dropped = _columns({"FILE": "attach an image or sound by typing its path in a message or dropping the file there"})
-    keys = _columns({"Ctrl-C": "stop the answer", "Ctrl-D": "leave"})
-    return f"Commands:\n{commands}\n{quoted}{dropped}{keys}"
+    keys = _columns(
+        {"Enter": "send; several pasted lines are one message", "Ctrl-C": "stop the answer", "Ctrl-D": "leave"}
+    )
+    return f"Commands:\n{commands}\n{quoted}{dropped}{keys}\n{FULL}"
 
 
 def topics(command: str, known: dict[str, str]) -> str:
