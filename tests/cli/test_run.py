@@ -21,7 +21,7 @@ from range_server import good, serve
 from wgemma.api import Part, Usage
 from wgemma.cli import main
 from wgemma.cli.chat_answer import Answer, Stop, answer
-from wgemma.cli.chat_commands import Line, gather, split_command
+from wgemma.cli.chat_commands import Line, divide, gather, split_command
 from wgemma.cli.chat_conversation import NO_TOOLS, ChatSettings, Conversation
 from wgemma.cli.chat_model import describe_plan
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
@@ -450,8 +450,10 @@ def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_p
     told = chat.say(f"'{cat}' what is this?")
     assert "Attached: image my cat.png." in told and "(cut" in told
     assert "Attached: image my cat.png." in chat.say(str(cat).replace(" ", "\\ "))
-    assert "Attached: image my cat.png." in chat.say(f"/image {cat}")
-    chat.say("and this?")
+    chat.paste(f"/image {cat}\nand\nthis?")
+    chat.type("\n")
+    chat.until("Attached: image my cat.png.\x1b[0m\n>>> and\nthis?\n")
+    chat.until(">>> ")
     assert "my cat.png is not a sound wgemma can read" in chat.say(f"/audio {cat}")
     assert "Which file? Type /image FILE." in chat.say("/image")
     chat.say(f"/save {tmp_path}/chat.json")
@@ -461,7 +463,7 @@ def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_p
     assert asked == [
         [image, {"type": "text", "text": "what is this?"}],
         [image],
-        [image, {"type": "text", "text": "and this?"}],
+        [image, {"type": "text", "text": "and\nthis?"}],
     ]
     chat.type(f"/load {tmp_path}/chat.json\n")
     chat.until("[image my cat.png] what is this?")
@@ -724,6 +726,7 @@ def test_three_quotes_hold_several_lines(lines: list[str], line: Line) -> None:
         ("/shwo", True),
         ("/home/me/cat.png", False),
         ("/set system Be brief.\nBe kind.", True),
+        ("/help\nme", True),
         ("/etc is a folder,\n/usr another", False),
         ("// a comment\nand code", False),
         ("\n \n", False),
@@ -731,6 +734,22 @@ def test_three_quotes_hold_several_lines(lines: list[str], line: Line) -> None:
 )
 def test_pasted_lines_are_a_command_only_if_they_begin_with_one(text: str, is_command: bool) -> None:
     assert Line(text).is_command == is_command
+
+
+@pytest.mark.parametrize(
+    ("entry", "first", "rest"),
+    [
+        ("one\ntwo", "one\ntwo", ""),
+        ("/image cat.png\nWhat is\nthis?", "/image cat.png", "What is\nthis?"),
+        ("/set verbose\n\n/bye\n", "/set verbose", "/bye"),
+        ("/set system Be brief.\nBe kind.", "/set system Be brief.\nBe kind.", ""),
+        ("/etc is a folder,\n/usr another", "/etc is a folder,\n/usr another", ""),
+        ("/clear", "/clear", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_command_takes_only_its_own_line_of_a_paste(entry: str, first: str, rest: str) -> None:
+    assert divide(entry) == (first, rest)
 
 
 def test_commands_are_recognised_by_name() -> None:

@@ -47,10 +47,24 @@ class Line:
 
     @property
     def is_command(self) -> bool:
-        """A path starts with a slash, too, but has a second one; several lines may start with anything."""
-        first = self.text.split(maxsplit=1)[0] if self.text.strip() else ""
-        known = first in COMMANDS or first in ALIASES
-        return not self.literal and first.startswith("/") and first.count("/") == 1 and (known or "\n" not in self.text)
+        """A path starts with a slash, too, but has a second one; a message of several lines may start with anything."""
+        word = _first_word(self.text)
+        known = word in COMMANDS or word in ALIASES
+        return not self.literal and word.startswith("/") and word.count("/") == 1 and (known or "\n" not in self.text)
+
+
+def _first_word(text: str) -> str:
+    return text.split(maxsplit=1)[0] if text.strip() else ""
+
+
+def divide(entry: str) -> tuple[str, str]:
+    """What to do first, and what is left: several lines are one message, unless they begin with a command, which takes
+    only its own line. The exception is `/set system`."""
+    head, _, rest = entry.partition("\n")
+    word = _first_word(head)
+    if (word in COMMANDS or word in ALIASES) and head.split()[:2] != ["/set", "system"]:
+        return head, rest.strip("\n")
+    return entry, ""
 
 
 def gather(line: str, more: Callable[[], str]) -> Line:

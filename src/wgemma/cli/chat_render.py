@@ -104,7 +104,8 @@ def remark(reply: Answer, context: int) -> str:
 def forgotten(reply: Answer, before: int = 0) -> str:
     """That the model no longer sees the oldest messages, if there are more of them than before."""
     dropped = reply.usage.dropped if reply.usage else 0
-    return f"(the context is full: the model no longer sees the {dropped} oldest messages)" if dropped > before else ""
+    which = "oldest message" if dropped == 1 else f"{dropped} oldest messages"
+    return f"(the context is full: the model no longer sees the {which})" if dropped > before else ""
 
 
 def statistics(reply: Answer, load_seconds: float | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from wgemma.checks import counted
 from wgemma.cli import show
 from wgemma.cli.chat_answer import Answer, answer
-from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
+from wgemma.cli.chat_commands import SET, SHOW, Line, divide, gather, help_text, one_of, split_command, topics
 from wgemma.cli.chat_conversation import ChatSettings, Conversation
 from wgemma.cli.chat_lines import Lines, history_file
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
@@ -39,6 +39,7 @@ class Repl:
         self._media = list(media)  # attached to the next message
         self._budget = budget  # tokens per image attached in the chat
         self.lines = Lines(history_file())
+        self._rest = ""  # of a paste that begins with a command
         self._dropped = 0  # messages that the model no longer sees
         self._typing = False  # whether Ctrl-C has a line to cancel
         self._load_seconds: float | None = opened.seconds  # shown with the first statistics
@@ -89,17 +90,27 @@ class Repl:
     def _read(self) -> Line:
         self._typing = True
         try:
-            typed = [self.lines.read(PROMPT).strip("\n")]
+            entry, self._rest = self._entry(), ""
+            typed = [entry]
 
             def more() -> str:
                 typed.append(self.lines.read(MORE))
                 return typed[-1]
 
-            line = gather(typed[0], more)
+            first, rest = divide(entry)
+            line = gather(first, more)
         finally:
             self._typing = False
         self.lines.remember("\n".join(typed))
+        self._rest = rest
         return line
+
+    def _entry(self) -> str:
+        """What is left of a paste, or what is typed next."""
+        if not self._rest:
+            return self.lines.read(PROMPT).strip("\n")
+        print(f"{PROMPT}{safe(self._rest)}")
+        return self._rest
 
     def _follow(self, line: Line) -> bool:
         if line.is_command:

@@ -154,7 +154,8 @@ export class MessageView {
     if (note) this.below.append(note);
     const { dropped, newlyDropped } = message.stats ?? {};
     if (newlyDropped) {
-      const shift = `The context is full: the model no longer sees the ${dropped} oldest messages.`;
+      const which = dropped === 1 ? "oldest message" : `${dropped} oldest messages`;
+      const shift = `The context is full: the model no longer sees the ${which}.`;
       this.below.append(h("p", { class: "note", "data-testid": "message-shift" }, shift));
     }
     const actions = h("div", { class: "actions" });
