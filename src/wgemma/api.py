@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -15,6 +16,7 @@ from wgemma.engine.replying import Part, Reply
 from wgemma.engine.request import Cancel, Hear, PromptProgress, Request, unheard
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import fingerprint
+from wgemma.engine.shift import fit, messages_in
 from wgemma.engine.thinking import Level, thinking
 from wgemma.errors import SettingsError, TemplateError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
@@ -25,9 +27,9 @@ from wgemma.model.config import find_tensors
 from wgemma.numbers import Computing, ids_of
 from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, SamplingOptions, TrainingOptions
 from wgemma.sync import run
-from wgemma.text.parts import content_of
+from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
-from wgemma.text.template import awaits_tools, opens_in_thought, segments
+from wgemma.text.template import Segment, awaits_tools, opens_in_thought, segments
 
 if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
@@ -68,6 +70,8 @@ class Model(Perceiving, Computing):
             stop: a string, or several, that end the reply. It does not contain them.
             cancel: an Event; setting it ends the reply, even while the prompt is read, and the last part says so.
             progress: called with a `PromptProgress` while the prompt is read.
+            shift: whether a chat that does not fit into the context loses its oldest turns (the default), which
+                `usage.dropped` tells, or is refused with `ContextOverflow`.
             adapter: the name of a loaded adapter, a dict of scales by name, or None for the base model; by default
                 all adapters are active.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
@@ -91,30 +95,42 @@ class Model(Perceiving, Computing):
         cancel: "Cancel | None" = None,
         progress: Hear = unheard,
         adapter: Choice = ALL,
+        shift: bool = True,
         **sampling: Unpack[SamplingOptions],
     ) -> AsyncGenerator[Part | Ending, None]:
         """Checks the call at once; the reply begins with the first step of the result."""
         self._turns.check()
         request = _followed(self._request("chat", max_tokens, stop, sampling), cancel, progress)
         thinks, thinking_budget = thinking(think, thinking_budget)
+        yes_or_no("shift", shift)
         if isinstance(messages, list | tuple) and not messages:
             raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
         prompt = segments(self._with_system(messages), tools=tools, think=thinks, size=self.prompt_style)
         if awaits_tools(prompt):
             raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
-        media = [content_of(piece.media) for piece in prompt if piece.media is not None]
+        media = {id(piece.media): content_of(piece.media) for piece in prompt if piece.media is not None}
         in_thought = opens_in_thought(prompt)
         parser = ReplyParser(think=thinks, in_thought=in_thought, tools=tools)
         request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget)
 
         async def parts() -> AsyncGenerator[Part | Ending, None]:
-            ids = self._replies.encode(self.tokenizer, prompt, await self._place(media))
-            reply = Reply(self.backend, self.tokenizer, self._replies, parser, self._ready(request, ids, adapter))
+            kept, turns = self._fit(prompt, media, request.max_tokens) if shift else (prompt, 0)
+            contents = [media[id(piece.media)] for piece in kept if piece.media is not None]
+            ids = self._replies.encode(self.tokenizer, kept, await self._place(contents))
+            ready, dropped = self._ready(request, ids, adapter), messages_in(messages, turns)
+            reply = Reply(self.backend, self.tokenizer, self._replies, parser, ready, dropped)
             async with aclosing(reply.parts()) as items:
                 async for part in items:
                     yield part
 
         return self._streamed(parts)
+
+    def _fit(self, prompt: Sequence[Segment], media: Mapping[int, Content], room: int) -> tuple[list[Segment], int]:
+        """What of a chat fits, and how many turns do not: `room` tokens are for the reply, or a quarter of the
+        context if that is less."""
+        context = self.backend.context
+        count = partial(self._replies.count, self.tokenizer)
+        return fit(prompt, context, min(context // 4, room), count, lambda part: self.backend.weigh(media[id(part)]))
 
     async def _streamed(self, begin: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
         """A reply in its turn: nothing else is computed until it ends, and between its parts nothing at all."""

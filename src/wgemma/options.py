@@ -62,6 +62,7 @@ class ChatOptions(GenerateOptions, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     think: bool | Level
     thinking_budget: int | None
+    shift: bool
 
 
 class TrainingOptions(TypedDict, total=False):

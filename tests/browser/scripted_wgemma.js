@@ -8,6 +8,7 @@
  * `scripted.pause` for each, and fails with `scripted.trouble` after the last; `scripted.examined` is what is in any
  * file. `scripted.tuned` is what was asked for. A word is a token; `scripted.rate` is how many of them are decoded in a
  * second, by their own account, and prompts of more than a hundred words are read forty times as fast.
+ * `scripted.dropped` is how many messages a full context left out.
  */
 
 export class WgemmaError extends Error {
@@ -25,6 +26,7 @@ const scripted = (globalThis.scripted = {
   tuned: [],
   steps: 4,
   rate: 42,
+  dropped: 0,
   info: {},
   examined: { examples: 5, held: 0, tokens: 113, targets: 24, truncated: 0, bad: [] },
   sees: true,
@@ -124,13 +126,13 @@ async function* chat(messages, { signal, ...options }) {
   scripted.asked.push({ messages, options });
   const answer = scripted.answers.length > 1 ? scripted.answers.shift() : scripted.answers[0];
   const { length } = words(String(messages.at(-1).content));
-  const { rate } = scripted;
+  const { rate, dropped } = scripted;
   let generated = 0;
   const end = (finishReason) => ({
     kind: "content",
     text: "",
     finishReason,
-    usage: length > 100 ? { prompt: length, reused: 2, generated } : { prompt: 120, reused: 100, generated },
+    usage: { ...(length > 100 ? { prompt: length, reused: 2 } : { prompt: 120, reused: 100 }), generated, dropped },
     timing: { firstToken: length > 100 ? (1000 * (length - 2)) / (40 * rate) : 250, tokensPerSecond: rate },
   });
   let tool = false;

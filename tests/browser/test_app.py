@@ -64,6 +64,17 @@ def test_escape_and_the_button_stop_an_answer_and_keep_it(app):
         assert app["stop"].is_hidden()
 
 
+def test_a_full_context_is_told_where_old_messages_were_dropped(app):
+    for dropped in (0, 4, 4, 10):
+        app.page.evaluate("(dropped) => { scripted.dropped = dropped }", dropped)
+        app.ask("And?")
+    notes = app["message-shift"].all_inner_texts()
+    assert notes == [f"The context is full: the model no longer sees the {n} oldest messages." for n in (4, 10)]
+    app.page.reload()
+    app.ready()
+    assert app["message-shift"].all_inner_texts() == notes
+
+
 def test_an_answer_can_be_had_again_and_the_first_is_kept(app):
     app.script(["first"], ["second"])
     app.ask("Hello")

@@ -1,9 +1,7 @@
 """`wgemma run`: one answer, or a chat in a real (pseudo-)terminal, with a tiny random model."""
 
 import json
-import os
-import pty
-import select
+import re
 import shutil
 import signal
 import subprocess
@@ -18,11 +16,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pseudo_terminal import PATIENCE, Terminal
 from range_server import good, serve
 from wgemma.api import Part, Usage
 from wgemma.cli import main
 from wgemma.cli.chat_answer import Answer, Stop, answer
-from wgemma.cli.chat_commands import Line, gather, split_command
+from wgemma.cli.chat_commands import Line, divide, gather, split_command
 from wgemma.cli.chat_conversation import NO_TOOLS, ChatSettings, Conversation
 from wgemma.cli.chat_model import describe_plan
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
@@ -36,7 +35,6 @@ from wgemma.text.reply import ToolCall
 from wgemma.text.template import render
 
 TINY = "gemma4:tiny"
-PATIENCE = 20.0  # seconds to wait for expected output
 SHORT = ("--device", "reference", "--seed", "1", "--max-tokens", "8")
 
 
@@ -140,7 +138,7 @@ def test_json_is_one_document_and_nothing_else() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     record = json.loads(done.stdout)
     assert record.keys() >= {"text", "thinking", "tool_calls", "finish_reason", "usage", "timings"}
-    assert record["usage"]["generated"] == 8
+    assert record["usage"]["generated"] == 8 and record["usage"]["dropped"] == 0
     assert record["finish_reason"] == "length"
     assert record["timings"]["load_seconds"] > 0
     assert record["device"] == "NumPy (reference)"
@@ -334,65 +332,6 @@ def test_a_model_is_opened_parsed_and_planned_once(monkeypatch: pytest.MonkeyPat
 # -- the chat at a terminal
 
 
-class Terminal:
-    """`wgemma run` in a pseudo-terminal. `until` waits for a text and returns everything up to it."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.fd, theirs = pty.openpty()
-        command = [sys.executable, "-m", "wgemma", "run", *arguments]
-        env = {**os.environ, **environment}
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        # A separate session with this terminal in the foreground, so that ^C becomes SIGINT.
-        self.process = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=_take_terminal, **streams)
-        os.close(theirs)
-        self.seen = ""
-
-    def until(self, text: str) -> str:
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.seen:
-            assert self.hear(deadline - time.monotonic()), f"{text!r} did not come, but {self.seen!r}"
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def hear(self, seconds: float) -> bool:
-        """Whether anything more came within that time."""
-        if not select.select([self.fd], [], [], max(0, seconds))[0]:
-            return False
-        try:
-            new = os.read(self.fd, 65536)
-        except OSError:  # the other end is closed
-            return False
-        self.seen += new.decode(errors="replace").replace("\r\n", "\n")
-        return bool(new)
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode())
-
-    def say(self, line: str) -> str:
-        """Enters a line, and gives what follows up to the next prompt."""
-        self.type(line + "\n")
-        self.until(line)
-        return self.until(">>> ")
-
-    def leave(self) -> int:
-        """The exit code, once it has ended by itself."""
-        while self.hear(PATIENCE):
-            pass
-        return self.process.wait(PATIENCE)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.fd)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 @pytest.fixture
 def chat() -> Iterator[Terminal]:
     terminal = Terminal(TINY, *SHORT)
@@ -415,6 +354,8 @@ def test_a_chat_answers_line_after_line(chat: Terminal, tmp_path: Path) -> None:
     assert questions == ["hello", "and again", "one\ntwo"]
     chat.type("/bye\n")
     assert chat.leave() == 0
+    history = tmp_path / "state" / "wgemma" / "history"
+    assert '"""one\x1ftwo"""' in history.read_text().split("\n")  # one entry
 
 
 def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
@@ -443,10 +384,10 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
     for line, words in {
         "/shwo": "There is no command /shwo. Did you mean /show?",
         "/set temperature 1": "There is no setting temperature.",
-        "/set parameter temprature 1": "Did you mean temperature?",
+        "/set parameter temprature 1": "There is no parameter 'temprature'. Did you mean temperature?",
         "/set parameter top_k many": "top_k is 'many'; it must be a whole number.",
         "/set parameter top_p 2": "top_p is 2.0; it must be a number from 0 to 1.",
-        "/set parameter num_ctx 99": "restart with --context",
+        "/set parameter num_ctx 99": "The context is fixed when the model is loaded; restart with --context",
         "/show nothing": "/show lists them.",
         "/load nowhere.json": "nowhere.json: no such file.",
         f"/load {notes}": "is not a saved chat",
@@ -463,12 +404,33 @@ def test_mistakes_do_not_leave_the_chat(chat: Terminal, tmp_path: Path) -> None:
     assert chat.leave() == 0
 
 
-def test_a_question_too_long_is_told_and_taken_back() -> None:
-    terminal = Terminal(TINY, *SHORT, "--context", "40")
+def test_a_full_context_is_told_once_and_the_chat_goes_on(tmp_path: Path) -> None:
+    terminal = Terminal(TINY, *SHORT, "--context", "80", "--verbose")
     terminal.until(">>> ")
-    assert "the context holds 40" in terminal.say("a b " * 40)
-    assert "(cut" in terminal.say("hello")
-    assert "(cut off: the context of 40 tokens is full)" in terminal.say("hello")
+    assert "The prompt has" in (told := terminal.say("a b " * 80)) and "the context holds 80" in told  # and taken back
+    answers = [terminal.say("hello") for _ in range(6)]
+    told = [re.search(r"no longer sees the (\d+) oldest messages", answer) for answer in answers]
+    counts = [int(found[1]) for found in told if found]
+    assert told[0] is None and counts == sorted(set(counts)) and 0 < len(counts) < 5
+    assert f"dropped      {counts[-1]} messages" in answers[-1]
+    terminal.say(f"/save {tmp_path}/chat.json")
+    assert len(json.loads((tmp_path / "chat.json").read_text())["messages"]) == 12  # all that was said
+    terminal.say("/set parameter max_tokens 500")
+    assert "(cut off: the context of 80 tokens is full)" in terminal.say("tell me all")
+    terminal.say("/set parameter max_tokens 8")
+    assert "generated    8 tokens" in terminal.say("and now?")
+    terminal.close()
+
+
+def test_a_chat_that_must_not_be_shortened_says_how_to_start_over() -> None:
+    terminal = Terminal(TINY, *SHORT, "--context", "40", "--no-shift")
+    terminal.until(">>> ")
+    assert "/clear" not in terminal.say("a b " * 40)
+    terminal.say("hello")
+    told = terminal.say("hello again")
+    assert "the context holds 40. Shorten it" in told and "Type /clear to start over." in told
+    terminal.say("/clear")
+    assert "(cut" in terminal.say("hello again")
     terminal.close()
 
 
@@ -488,8 +450,10 @@ def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_p
     told = chat.say(f"'{cat}' what is this?")
     assert "Attached: image my cat.png." in told and "(cut" in told
     assert "Attached: image my cat.png." in chat.say(str(cat).replace(" ", "\\ "))
-    assert "Attached: image my cat.png." in chat.say(f"/image {cat}")
-    chat.say("and this?")
+    chat.paste(f"/image {cat}\nand\nthis?")
+    chat.type("\n")
+    chat.until("Attached: image my cat.png.\x1b[0m\n>>> and\nthis?\n")
+    chat.until(">>> ")
     assert "my cat.png is not a sound wgemma can read" in chat.say(f"/audio {cat}")
     assert "Which file? Type /image FILE." in chat.say("/image")
     chat.say(f"/save {tmp_path}/chat.json")
@@ -499,7 +463,7 @@ def test_a_file_dropped_on_the_chat_is_attached(chat: Terminal, cat: Path, tmp_p
     assert asked == [
         [image, {"type": "text", "text": "what is this?"}],
         [image],
-        [image, {"type": "text", "text": "and this?"}],
+        [image, {"type": "text", "text": "and\nthis?"}],
     ]
     chat.type(f"/load {tmp_path}/chat.json\n")
     chat.until("[image my cat.png] what is this?")
@@ -745,12 +709,47 @@ def test_a_call_of_a_tool_is_answered_that_there_is_none() -> None:
         (['"""', "/two", 'lines"""'], Line("/two\nlines", literal=True)),
         (['/set system """a', 'b"""'], Line("/set system a\nb")),
         (['say """ in between'], Line('say """ in between')),
+        (['"""pasted\ntogether"""'], Line("pasted\ntogether", literal=True)),
+        (['"""begun\nby a paste', 'ended"""'], Line("begun\nby a paste\nended", literal=True)),
+        (['"""A docstring."""\nimport this'], Line('"""A docstring."""\nimport this')),
     ],
 )
 def test_three_quotes_hold_several_lines(lines: list[str], line: Line) -> None:
     rest = iter(lines[1:])
     assert gather(lines[0], lambda: next(rest)) == line
     assert not line.literal or not line.is_command
+
+
+@pytest.mark.parametrize(
+    ("text", "is_command"),
+    [
+        ("/shwo", True),
+        ("/home/me/cat.png", False),
+        ("/set system Be brief.\nBe kind.", True),
+        ("/help\nme", True),
+        ("/etc is a folder,\n/usr another", False),
+        ("// a comment\nand code", False),
+        ("\n \n", False),
+    ],
+)
+def test_pasted_lines_are_a_command_only_if_they_begin_with_one(text: str, is_command: bool) -> None:
+    assert Line(text).is_command == is_command
+
+
+@pytest.mark.parametrize(
+    ("entry", "first", "rest"),
+    [
+        ("one\ntwo", "one\ntwo", ""),
+        ("/image cat.png\nWhat is\nthis?", "/image cat.png", "What is\nthis?"),
+        ("/set verbose\n\n/bye\n", "/set verbose", "/bye"),
+        ("/set system Be brief.\nBe kind.", "/set system Be brief.\nBe kind.", ""),
+        ("/etc is a folder,\n/usr another", "/etc is a folder,\n/usr another", ""),
+        ("/clear", "/clear", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_command_takes_only_its_own_line_of_a_paste(entry: str, first: str, rest: str) -> None:
+    assert divide(entry) == (first, rest)
 
 
 def test_commands_are_recognised_by_name() -> None:

@@ -39,8 +39,8 @@ class FakeTowers:
         self.dropped: list[bytes] = []
         self.released = 0
 
-    def image_tokens(self, pixels: Pixels, budget: int) -> int:
-        return pixels.width * pixels.height
+    def image_tokens(self, width: int, height: int, budget: int) -> int:
+        return width * height
 
     def sound_tokens(self, samples: int) -> int:
         return samples // 640

@@ -40,7 +40,7 @@ class RandomTowers:
         self.device, self.width = device, width
         self.encoded = 0
 
-    def image_tokens(self, pixels: Pixels, budget: int) -> int:
+    def image_tokens(self, width: int, height: int, budget: int) -> int:
         return budget
 
     def sound_tokens(self, samples: int) -> int:

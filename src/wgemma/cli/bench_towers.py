@@ -46,7 +46,7 @@ def looks(device: Device, towers: Encoder[Buffer], repeat: int) -> Iterator[Look
         return lambda: towers.see(pixels, budget)
 
     for budget in BUDGETS:
-        yield Look(towers.image_tokens(pixels, budget), 1e3 * _seconds(device, towers, look(budget), repeat))
+        yield Look(towers.image_tokens(width, height, budget), 1e3 * _seconds(device, towers, look(budget), repeat))
 
 
 def listens(device: Device, towers: Encoder[Buffer], repeat: int) -> Iterator[Listen]:

@@ -64,7 +64,7 @@ class Answer:
             for call in self.tool_calls
         ]
         usage = self.usage and {
-            name: getattr(self.usage, name) for name in ("prompt", "reused", "computed", "generated")
+            name: getattr(self.usage, name) for name in ("prompt", "reused", "computed", "generated", "dropped")
         }
         return {
             "text": self.text,

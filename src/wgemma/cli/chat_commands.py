@@ -19,6 +19,7 @@ COMMANDS = {
     "/?": "show this help, also /help",
 }
 ALIASES = {"/help": "/?", "/exit": "/bye"}
+FULL = "Once the context is full, the model forgets the oldest messages; /clear forgets them all.\n"
 SET = {
     "system": "TEXT: set the system prompt; without TEXT, go back to the model's own",
     "parameter": "NAME VALUE: set a parameter, such as temperature 0.5",
@@ -46,14 +47,32 @@ class Line:
 
     @property
     def is_command(self) -> bool:
-        """A path starts with a slash, too, but has a second one."""
-        return not self.literal and self.text.lstrip().startswith("/") and self.text.split()[0].count("/") == 1
+        """A path starts with a slash, too, but has a second one; a message of several lines may start with anything."""
+        word = _first_word(self.text)
+        known = word in COMMANDS or word in ALIASES
+        return not self.literal and word.startswith("/") and word.count("/") == 1 and (known or "\n" not in self.text)
+
+
+def _first_word(text: str) -> str:
+    return text.split(maxsplit=1)[0] if text.strip() else ""
+
+
+def divide(entry: str) -> tuple[str, str]:
+    """What to do first, and what is left: several lines are one message, unless they begin with a command, which takes
+    only its own line. The exception is `/set system`."""
+    head, _, rest = entry.partition("\n")
+    word = _first_word(head)
+    if (word in COMMANDS or word in ALIASES) and head.split()[:2] != ["/set", "system"]:
+        return head, rest.strip("\n")
+    return entry, ""
 
 
 def gather(line: str, more: Callable[[], str]) -> Line:
-    '''A whole entry: after an opening `"""`, reads on until a line ends in `"""`.'''
+    '''A whole entry: after an opening `"""`, reads on until a line ends in `"""`. In a paste that goes on after its
+    closing `"""`, they are text.'''
     head, opened, text = line.partition(QUOTES)
-    if not opened or head.split() not in ([], ["/set", "system"]):
+    closed_before_the_end = "\n" in text and QUOTES in text and not text.rstrip().endswith(QUOTES)
+    if not opened or closed_before_the_end or head.split() not in ([], ["/set", "system"]):
         return Line(line)
     lines = [text]
     while not lines[-1].rstrip().endswith(QUOTES):
@@ -82,8 +101,10 @@ def help_text() -> str:
     commands = _columns(COMMANDS)
     quoted = _columns({QUOTES: f"start a message of several lines; end it with {QUOTES}"})
     dropped = _columns({"FILE": "attach an image or sound by typing its path in a message or dropping the file there"})
-    keys = _columns({"Ctrl-C": "stop the answer", "Ctrl-D": "leave"})
-    return f"Commands:\n{commands}\n{quoted}{dropped}{keys}"
+    keys = _columns(
+        {"Enter": "send; several pasted lines are one message", "Ctrl-C": "stop the answer", "Ctrl-D": "leave"}
+    )
+    return f"Commands:\n{commands}\n{quoted}{dropped}{keys}\n{FULL}"
 
 
 def topics(command: str, known: dict[str, str]) -> str:

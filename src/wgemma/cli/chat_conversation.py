@@ -48,6 +48,7 @@ class ChatSettings:
     think: bool | str = False  # or a level of engine/thinking.py
     hide_thinking: bool = False
     verbose: bool = False
+    shift: bool = True  # whether old messages are dropped once the context is full
 
     def put(self, name: str, value: Any) -> str:
         """Sets a parameter from text or a value; raises `SettingsError` if invalid. Returns its canonical name."""
@@ -69,7 +70,7 @@ class ChatSettings:
 
     def options(self) -> dict[str, Any]:
         """The options for `Model.chat`."""
-        return {"think": self.think, **self.values}
+        return {"think": self.think, "shift": self.shift, **self.values}
 
     def effective(self, own: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
         """Every parameter's value and where it comes from: set here, the model's own, or the default."""

@@ -101,6 +101,13 @@ def remark(reply: Answer, context: int) -> str:
     return f"(cut off after {counted(reply.usage.generated, 'token')}: max_tokens)"
 
 
+def forgotten(reply: Answer, before: int = 0) -> str:
+    """That the model no longer sees the oldest messages, if there are more of them than before."""
+    dropped = reply.usage.dropped if reply.usage else 0
+    which = "oldest message" if dropped == 1 else f"{dropped} oldest messages"
+    return f"(the context is full: the model no longer sees the {which})" if dropped > before else ""
+
+
 def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     """What `--verbose` prints, one fact per line."""
     timings, usage = reply.timings(), reply.usage
@@ -109,6 +116,8 @@ def statistics(reply: Answer, load_seconds: float | None = None) -> str:
         facts["prompt"] = f"{counted(usage.prompt, 'token')}{_speed(timings['prompt_tokens_per_second'])}"
         if usage.reused or usage.computed < usage.prompt:
             facts["re-used"] = f"{counted(usage.reused, 'token')}; {usage.computed} computed"
+        if usage.dropped:
+            facts["dropped"] = counted(usage.dropped, "message")
         facts["generated"] = f"{counted(usage.generated, 'token')}{_speed(timings['generated_tokens_per_second'])}"
     if (first := timings["first_token_seconds"]) is not None:
         facts["first token"] = f"after {first:.2f} s"

@@ -5,20 +5,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wgemma.checks import counted
 from wgemma.cli import show
 from wgemma.cli.chat_answer import Answer, answer
-from wgemma.cli.chat_commands import SET, SHOW, Line, gather, help_text, one_of, split_command, topics
+from wgemma.cli.chat_commands import SET, SHOW, Line, divide, gather, help_text, one_of, split_command, topics
 from wgemma.cli.chat_conversation import ChatSettings, Conversation
+from wgemma.cli.chat_lines import Lines, history_file
 from wgemma.cli.chat_media import attach, find, message, name_of, shown
 from wgemma.cli.chat_model import Opened
-from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, remark, safe, statistics
+from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, forgotten, remark, safe, statistics
 from wgemma.cli.output import sentence
-from wgemma.errors import Error, SettingsError
+from wgemma.errors import ContextOverflow, Error, SettingsError
 from wgemma.files.paths import user_path
 
 PROMPT, MORE = ">>> ", "... "
@@ -38,7 +38,9 @@ class Repl:
         self.conversation = conversation
         self._media = list(media)  # attached to the next message
         self._budget = budget  # tokens per image attached in the chat
-        self.history = History(history_file())
+        self.lines = Lines(history_file())
+        self._rest = ""  # of a paste that begins with a command
+        self._dropped = 0  # messages that the model no longer sees
         self._typing = False  # whether Ctrl-C has a line to cancel
         self._load_seconds: float | None = opened.seconds  # shown with the first statistics
         self._dim, self._plain = (DIM, PLAIN) if coloured(sys.stdout) else ("", "")
@@ -46,7 +48,7 @@ class Repl:
     def run(self) -> int:
         """Chats until the user leaves."""
         before = signal.signal(signal.SIGINT, self._interrupt)
-        self.history.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
+        self.lines.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
         try:
             self._remark(f"{self.opened.name} is ready. /? for help, /bye to leave.")
             self._recite()
@@ -54,7 +56,7 @@ class Repl:
             while self._turn():
                 pass
         finally:
-            self.history.save()
+            self.lines.save()
             signal.signal(signal.SIGINT, before)
         return 0
 
@@ -73,20 +75,42 @@ class Repl:
             return False
         except KeyboardInterrupt:
             print()
-            if not self.history.unfinished_line():
+            if not self.lines.unfinished():
                 self._remark("Press Ctrl-D or type /bye to leave.")
         except UnicodeDecodeError:
             self._remark("That line is not valid UTF-8. Type it again.")
         except Error as error:
-            print(safe(sentence(str(error))))
+            print(safe(sentence(str(error)) + self._way_out(error)))
         return True
+
+    def _way_out(self, error: Error) -> str:
+        stuck = isinstance(error, ContextOverflow) and not self._settings.shift and self.conversation.messages
+        return " Type /clear to start over." if stuck else ""
 
     def _read(self) -> Line:
         self._typing = True
         try:
-            return gather(input(PROMPT), lambda: input(MORE))
+            entry, self._rest = self._entry(), ""
+            typed = [entry]
+
+            def more() -> str:
+                typed.append(self.lines.read(MORE))
+                return typed[-1]
+
+            first, rest = divide(entry)
+            line = gather(first, more)
         finally:
             self._typing = False
+        self.lines.remember("\n".join(typed))
+        self._rest = rest
+        return line
+
+    def _entry(self) -> str:
+        """What is left of a paste, or what is typed next."""
+        if not self._rest:
+            return self.lines.read(PROMPT).strip("\n")
+        print(f"{PROMPT}{safe(self._rest)}")
+        return self._rest
 
     def _follow(self, line: Line) -> bool:
         if line.is_command:
@@ -129,6 +153,8 @@ class Repl:
             self.conversation.keep(question, reply)
             self._media.clear()
         self._remark(remark(reply, self.opened.model.backend.context))
+        self._remark(forgotten(reply, self._dropped))
+        self._dropped = reply.usage.dropped if reply.usage else self._dropped
         if settings.verbose:
             print(f"\n{self._dim}{statistics(reply, self._load_seconds)}{self._plain}", end="")
             self._load_seconds = None
@@ -155,6 +181,7 @@ class Repl:
         elif name == "/clear":
             self._media.clear()
             self.conversation.clear()
+            self._dropped = 0
             self._remark("Chat cleared.")
         elif name == "/set":
             self._set(rest)
@@ -172,6 +199,7 @@ class Repl:
 
     def _load(self, path: Path) -> None:
         model = self.conversation.load(path)
+        self._dropped = 0
         self._remark(f"{counted(len(self.conversation.messages), 'message')}, saved with {model}.")
         self._recite()
 
@@ -199,7 +227,7 @@ class Repl:
                 "Showing token counts and timings." if settings.verbose else "Hiding token counts and timings."
             )
         else:
-            self.history.enable(topic == "history")
+            self.lines.enable(topic == "history")
             self._remark("Input history is on." if topic == "history" else "Input history is off from here on.")
 
     @property
@@ -234,54 +262,3 @@ def _path(text: str) -> Path:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
     return user_path(text, SettingsError)
-
-
-# -- the lines typed
-
-
-def history_file() -> Path | None:
-    """The history file, in the XDG state folder; None without a home folder."""
-    chosen = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:
-        return None
-    return base / "wgemma" / "history"
-
-
-class History:
-    """Line editing and input history, where the system has readline. An unusable history file is ignored."""
-
-    LONGEST = 1000
-
-    def __init__(self, path: Path | None) -> None:
-        try:
-            import readline
-        except ImportError:
-            self._readline: Any = None
-        else:
-            self._readline = readline
-        self._path = path
-
-    def open(self, *, enabled: bool) -> None:
-        if self._readline is not None and self._path is not None:
-            with suppress(OSError):
-                self._readline.read_history_file(self._path)
-        self.enable(enabled)
-
-    def enable(self, enabled: bool) -> None:
-        if self._readline is not None:
-            self._readline.set_auto_history(enabled)
-
-    def unfinished_line(self) -> str:
-        """What was typed at the prompt when Ctrl-C came."""
-        return str(self._readline.get_line_buffer()) if self._readline is not None else ""
-
-    def save(self) -> None:
-        if self._readline is None or self._path is None or not self._readline.get_current_history_length():
-            return
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._path.touch(mode=0o600)
-            self._readline.set_history_length(self.LONGEST)
-            self._readline.write_history_file(self._path)

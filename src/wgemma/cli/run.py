@@ -8,7 +8,7 @@ from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conversation
 from wgemma.cli.chat_media import Content, attach, find, message
 from wgemma.cli.chat_model import Opened, open_model
-from wgemma.cli.chat_render import Painter, coloured, remark, statistics
+from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statistics
 from wgemma.cli.output import as_json, clean
 from wgemma.cli.repl import Repl, write
 from wgemma.cli.words import add_model_option, model_and_words
@@ -34,6 +34,12 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--system", metavar="TEXT", help="replace the model's own system prompt")
     verb.add_argument("--verbose", action="store_true", help="print token counts and timings after each answer")
     verb.add_argument("--json", action="store_true", help="print the answer as one JSON document")
+    verb.add_argument(
+        "--no-shift",
+        dest="shift",
+        action="store_false",
+        help="refuse a chat that is too long; do not drop old messages",
+    )
     _add_thinking(verb.add_argument_group("thinking"))
     _add_sampling(verb.add_argument_group("sampling"))
     _add_loading(verb.add_argument_group("loading"))
@@ -144,6 +150,7 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
         think=THINK[options.think] if options.think else options.thinking_budget is not None,
         hide_thinking=options.hide_thinking,
         verbose=options.verbose,
+        shift=options.shift,
     )
     for name in PARAMETERS:
         if (value := getattr(options, name, None)) is not None:
@@ -189,9 +196,9 @@ def _answer_once(opened: Opened, conversation: Conversation, prompt: Content, op
             answer(opened.model, messages, settings.options(), reply, lambda part: write(painter.part(part)))
         finally:
             write(painter.end())
-        told = remark(reply, opened.model.backend.context)
-        if told:
-            print(told, file=sys.stderr)
+        for told in (remark(reply, opened.model.backend.context), forgotten(reply)):
+            if told:
+                print(told, file=sys.stderr)
         if settings.verbose:
             print(f"\n{statistics(reply, opened.seconds)}", end="", file=sys.stderr)
     return 130 if reply.finish_reason == "cancelled" else 0

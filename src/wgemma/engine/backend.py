@@ -66,6 +66,10 @@ class Backend(Protocol):
         """The soft rows that stand for the images and sounds of a prompt."""
         ...
 
+    def weigh(self, content: Content) -> int:
+        """How many ids an image or sound takes in a prompt, at most."""
+        ...
+
     async def encode(self, content: Content) -> bytes:
         """The encoded rows of an image or sound, as f32."""
         ...
@@ -183,6 +187,9 @@ class GpuBackend:
 
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Buffer]]]:
         return await self._in_spite_of_loss(lambda: self.senses.place(contents))
+
+    def weigh(self, content: Content) -> int:
+        return self.senses.weigh(content)
 
     async def encode(self, content: Content) -> bytes:
         async def rows() -> bytes:

@@ -19,7 +19,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "cancelled"]
 class Usage:
     """Prompt tokens, how many of them were reused from the KV cache, and generated tokens. `computed` are the prompt's
     tokens that were not reused, or fewer if it was cancelled. `prompt_seconds` end with the first token, and
-    `generation_seconds` go from there to the last."""
+    `generation_seconds` go from there to the last. `dropped` counts the messages that were left out because the context
+    is full."""
 
     prompt: int
     reused: int
@@ -27,6 +28,7 @@ class Usage:
     computed: int = 0
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,9 @@ class ReferenceBackend:
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Floats]]]:
         return await self.senses.place(contents)
 
+    def weigh(self, content: Content) -> int:
+        return self.senses.weigh(content)
+
     async def encode(self, content: Content) -> bytes:
         encoded = [await self.senses.rows(medium.first) for medium in await self.senses.take(content)]
         return b"".join(rows.astype(np.float32).tobytes() for rows, _ in encoded)

@@ -5,6 +5,7 @@ difference would have to be recomputed.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from wgemma.text.template import Segment
 from wgemma.text.tokenizer import Tokenizer
@@ -44,6 +45,10 @@ class Replies:
                 ids += known
                 waiting.clear()
         return ids + tokenizer.encode_segments(waiting)
+
+    def count(self, tokenizer: Tokenizer, segments: Sequence[Segment]) -> int:
+        """How many ids the prompt has without its images and sounds."""
+        return len(self.encode(tokenizer, segments, repeat(())))
 
 
 def marks(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:

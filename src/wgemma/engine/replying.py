@@ -30,16 +30,23 @@ class Part:
 
 
 class Reply:
-    """A model's reply to one prompt, remembered in `replies`."""
+    """A model's reply to one prompt, remembered in `replies`. `dropped` messages were left out of the prompt."""
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, replies: Replies, parser: ReplyParser, request: Request
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        replies: Replies,
+        parser: ReplyParser,
+        request: Request,
+        dropped: int = 0,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.replies = replies
         self.parser = parser
         self.request = request
+        self.dropped = dropped
         self.in_thought = request.in_thought
         self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
@@ -52,6 +59,7 @@ class Reply:
         """The reply, part by part; its ending comes before the last part, which says the same."""
         if self.request.max_tokens == 0:
             ending = await scored(self.backend, self.tokenizer, self.request)
+            ending = replace(ending, usage=replace(ending.usage, dropped=self.dropped))
             yield ending
             yield _last(ending)
             return
@@ -83,7 +91,7 @@ class Reply:
         finally:
             self._remember()
         ended: Any = "tool" if self.called else reason
-        ending = Ending(ended, self.measure.usage())
+        ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped))
         yield ending
         yield _last(ending)
 

@@ -8,6 +8,7 @@ another. A medium that lost both must be sent again, as every chat does anyway.
 """
 
 import hashlib
+import math
 import os
 import re
 from array import array
@@ -15,7 +16,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Generic, Literal, TypeVar
 
 from wgemma.checks import counted
@@ -23,7 +23,7 @@ from wgemma.engine.soft import runs
 from wgemma.engine.towers import Encoder
 from wgemma.errors import MediaError, SessionError
 from wgemma.files.images import Pixels, check_picture, contents, image_format, image_size, read_image
-from wgemma.files.sounds import MAX_SECONDS, check_sound, cuts, read_sound, sound_format, sound_seconds
+from wgemma.files.sounds import ARRAY_RATE, MAX_SECONDS, check_sound, cuts, read_sound, sound_format, sound_seconds
 from wgemma.model.passes import SOFT
 from wgemma.model.tower import Step, unwatched
 from wgemma.model.vision_config import BUDGETS
@@ -36,6 +36,7 @@ ROW_BYTES = 256 << 20  # of encoded media to cache
 CONTENT_BYTES = 256 << 20  # of source images and sounds to cache, for encoding them again
 MAX_TOTAL_PIXELS = 400_000_000  # of a prompt's images that are not cached
 MAX_TOTAL_SECONDS = MAX_SECONDS  # of its sounds
+SHORTEST_PIECE = 25 * ARRAY_RATE  # samples, of a sound that is cut
 MOST_MEDIA = 1 << 16
 MAX_ROWS = 1 << 11  # per medium in a saved chat
 
@@ -155,6 +156,18 @@ class Senses(Generic[Rows]):
         """The media of an image or sound."""
         return await self._take(self._find(content))
 
+    def weigh(self, content: Content) -> int:
+        """How many ids an image or sound takes in a prompt, with the two around each medium. Nothing is decoded, so a
+        sound may take a few less."""
+        found = self._find(content)
+        known = self._known(found.digest)
+        if known:
+            return sum(medium.count + 2 for medium in known)
+        if found.kind == "image":
+            return self.towers.image_tokens(*image_size(found.source), found.budget) + 2
+        samples = math.ceil(sound_seconds(found.source) * ARRAY_RATE)
+        return self.towers.sound_tokens(samples) + 4 * -(-samples // SHORTEST_PIECE)
+
     def _find(self, content: Content) -> _Found:
         """What a content is, by its header. A file is recognised by its bytes, before it is decoded."""
         image = content.kind == "image"
@@ -170,7 +183,7 @@ class Senses(Generic[Rows]):
         amount = 0.0
         if not self._known(digest):
             with _named(name):
-                amount = float(prod(image_size(source))) if image else sound_seconds(source)
+                amount = float(math.prod(image_size(source))) if image else sound_seconds(source)
         return _Found(content.kind, source, budget, name, digest, amount)
 
     def _known(self, digest: str) -> list[Medium[Rows]]:
@@ -219,7 +232,7 @@ class Senses(Generic[Rows]):
 
     def _see(self, source: Any, budget: int) -> Medium[Rows]:
         pixels = read_image(source)
-        count = self.towers.image_tokens(pixels, budget)
+        count = self.towers.image_tokens(pixels.width, pixels.height, budget)
         key = _hash("pixels", budget, f"{pixels.width}×{pixels.height}", pixels.key)
         medium = self._register(key, "image", count, budget)
         if medium.content is None:

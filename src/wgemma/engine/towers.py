@@ -87,10 +87,10 @@ class Towers:
         """Raises `ModelError` if the model cannot take this kind."""
         _ = self.sight if kind == "image" else self.hearing
 
-    def image_tokens(self, pixels: Pixels, budget: int) -> int:
+    def image_tokens(self, width: int, height: int, budget: int) -> int:
         """How many rows an image becomes."""
-        width, height = self.sight.fit(pixels.width, pixels.height, budget)
-        return (width // SIDE) * (height // SIDE)
+        across, down = self.sight.fit(width, height, budget)
+        return (across // SIDE) * (down // SIDE)
 
     def sound_tokens(self, samples: int) -> int:
         """How many rows a piece of sound becomes; 0 if it is too short."""
@@ -116,7 +116,7 @@ class Encoder(Protocol[Rows_co]):
     """Towers that encode images and sounds."""
 
     def require(self, kind: str) -> None: ...
-    def image_tokens(self, pixels: Pixels, budget: int) -> int: ...
+    def image_tokens(self, width: int, height: int, budget: int) -> int: ...
     def sound_tokens(self, samples: int) -> int: ...
     async def see(self, pixels: Pixels, budget: int, step: Step = unwatched) -> Rows_co: ...
     async def resample(self, sound: Sound) -> "array[float]": ...

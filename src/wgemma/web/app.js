@@ -451,7 +451,7 @@ class App {
       content: "",
       ...(entry && { model: entry.name }),
     });
-    const answering = new Answering(message, {
+    const answering = new Answering(message, said.findLast((one) => one.stats)?.stats, {
       grown: (piece) => this.chat === chat && this.conversation.view(message.id)?.grow(piece),
       counted: (stats) => this.chat === chat && this.status.count(stats),
       save: () => this.#save({ messages: [message], chats: [chat] }),

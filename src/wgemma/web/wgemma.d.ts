@@ -92,6 +92,8 @@ export interface ChatOptions {
   maxTokens?: number;
   thinkingBudget?: number;
   stop?: string | string[];
+  /** Whether the oldest turns of a chat that is too long are dropped; if not, it is refused. Default: true. */
+  shift?: boolean;
   temperature?: number;
   topK?: number;
   topP?: number;
@@ -113,8 +115,11 @@ export interface Part {
   toolCall?: ToolCall;
   /** From here on: in the last part only. */
   finishReason?: "stop" | "length" | "tool" | "cancelled";
-  /** Prompt tokens, how many of them came from the KV cache, and tokens of the reply. */
-  usage?: { prompt: number; reused: number; generated: number };
+  /**
+   * Prompt tokens, how many of them came from the KV cache, tokens of the reply, and how many of the oldest messages
+   * were left out because the context is full.
+   */
+  usage?: { prompt: number; reused: number; generated: number; dropped: number };
   /** Milliseconds to the first part; tokens per second after it. */
   timing?: { firstToken: number; tokensPerSecond: number };
 }

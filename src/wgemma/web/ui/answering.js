@@ -17,10 +17,12 @@ const UNFINISHED = "wgemma.unfinished";
 export class Answering {
   /**
    * @param {Message} message still empty
+   * @param {Stats | undefined} before of the answer before this one
    * @param {{grown: (part: Part) => void, counted: (stats: Stats) => void, save: () => Promise<void>}} deeds
    */
-  constructor(message, deeds) {
+  constructor(message, before, deeds) {
     this.message = message;
+    this.before = before;
     this.deeds = deeds;
     this.stop = new AbortController();
     this.began = performance.now();
@@ -71,7 +73,10 @@ export class Answering {
       else if (part.toolCall) (message.calls ??= []).push(callOf(part.toolCall));
     }
     if (part.finishReason) message.finish = part.finishReason;
-    if (part.usage) Object.assign(stats, part.usage);
+    if (part.usage) {
+      Object.assign(stats, part.usage);
+      stats.newlyDropped = Math.max(0, part.usage.dropped - (this.before?.dropped ?? 0));
+    }
     const seconds = (now - (this.first ?? now)) / 1000;
     stats.firstToken = (part.timing?.firstToken ?? (this.first ?? now) - this.began) / 1000;
     stats.tokensPerSecond = part.timing?.tokensPerSecond ?? (seconds > 0.2 ? (this.tokens - 1) / seconds : undefined);

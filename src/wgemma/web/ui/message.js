@@ -152,6 +152,12 @@ export class MessageView {
     if (growing) return;
     const note = message.role === "assistant" ? this.#note() : null;
     if (note) this.below.append(note);
+    const { dropped, newlyDropped } = message.stats ?? {};
+    if (newlyDropped) {
+      const which = dropped === 1 ? "oldest message" : `${dropped} oldest messages`;
+      const shift = `The context is full: the model no longer sees the ${which}.`;
+      this.below.append(h("p", { class: "note", "data-testid": "message-shift" }, shift));
+    }
     const actions = h("div", { class: "actions" });
     if ((this.versions?.length ?? 0) > 1) actions.append(this.#versionSwitch());
     const copy = iconButton("copy", "Copy", { "data-testid": "copy" });

@@ -15,7 +15,8 @@
  * @typedef {{id: string, kind: "image"|"audio", name: string, type: string, size: number}} Attachment
  * @typedef {{name: string, arguments: any, error?: string, raw?: string}} ToolCall
  * @typedef {{prompt?: number, reused?: number, generated?: number, firstToken?: number, tokensPerSecond?: number,
- *   context?: number}} Stats  tokens; seconds to the first one
+ *   context?: number, dropped?: number, newlyDropped?: number}} Stats  tokens; seconds to the first one; messages the
+ *   model no longer sees, and how many of them the answer before this one still had
  * @typedef {{id: string, chat: string, blob: Blob}} Medium
  * @typedef {{chats: Chat, messages: Message, media: Medium}} Records
  */

@@ -243,7 +243,8 @@ const time = (value) => (positive(value) && value < 8e15 ? value : Date.now());
 
 /** @param {any} raw */
 function numbers(raw) {
-  const names = ["prompt", "reused", "generated", "firstToken", "tokensPerSecond", "context"];
+  const tokens = ["prompt", "reused", "generated", "context", "dropped", "newlyDropped"];
+  const names = [...tokens, "firstToken", "tokensPerSecond"];
   return Object.fromEntries(names.filter((name) => positive(raw[name])).map((name) => [name, raw[name]]));
 }
 
