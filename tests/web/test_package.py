@@ -12,7 +12,14 @@ import pytest
 from wgemma.web.package import ROOT, make_package
 
 # Never imported in a page.
-NATIVE = {"wgemma.__main__", "wgemma.engine.fallback", "wgemma.gpu.c_types", "wgemma.gpu.native", "wgemma.gpu.raw"}
+NATIVE = {
+    "wgemma.__main__",
+    "wgemma.engine.fallback",
+    "wgemma.gpu.c_types",
+    "wgemma.gpu.native",
+    "wgemma.gpu.profiling",
+    "wgemma.gpu.raw",
+}
 
 
 @pytest.fixture(scope="module")
