@@ -41,6 +41,7 @@ class FakeDevice:
         self.features = frozenset[str]()
         self.subgroup_size = 1
         self.in_order = False
+        self.shared = False
         self.compact = False
         self.roomy = True
         self.ahead = 2

@@ -25,7 +25,7 @@ def share(waiting: int, images: Sequence[tuple[int, int]], chunk: int, most: int
         fewer = outside(min(smaller, count), images)
         return (fewer, smaller) if fewer else (count, size)
     if count == 0:  # an image larger than the bucket
-        size = _holding(images[0][1], most)
+        size = _holding(images[0][1], chunk, most)
         count = outside(min(size, waiting), images)
     return count, size
 
@@ -40,9 +40,9 @@ def bucket(count: int, chunk: int) -> int:
     return fitting[-1] if fitting else tiles(chunk)[0]
 
 
-def _holding(count: int, most: int) -> int:
+def _holding(count: int, chunk: int, most: int) -> int:
     """The smallest bucket that holds a whole image."""
-    for size in (*TILES, *IMAGE_ROWS):
+    for size in sorted((*TILES, chunk, *IMAGE_ROWS)):
         if count <= size <= most:
             return size
     raise SettingsError(f"an image of {count} tokens does not fit into a pass of {most} rows. Lower its budget.")

@@ -61,6 +61,7 @@ class BrowserDevice:
         self.features = frozenset(str(name) for name in gpu.features)
         self.subgroup_size = int(gpu.subgroupSize)
         self.in_order = False  # no browser guarantees it
+        self.shared = True
         self.compact = gpu.kind == "CPU"
         self.roomy = not self.compact and self.limits.binding >= ROOMY
         self.ahead = STEPS_AHEAD

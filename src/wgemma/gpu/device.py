@@ -108,6 +108,7 @@ class Device(Protocol):
     subgroup_size: int  # the fewest threads a subgroup may have; 1 without subgroups
     in_order: bool  # a workgroup may wait for an earlier one, which is certain to be running or done
     compact: bool  # a software adapter: workgroup memory is no faster than other memory, and slow to compile
+    shared: bool  # others use the GPU, too, such as a page that draws: long work lets them in between
     roomy: bool  # likely to have more memory than a model strictly needs
     allocated: int  # bytes in all live buffers
     ahead: int  # short steps to keep in flight, at least two, so that the GPU never waits for the host

@@ -164,7 +164,8 @@ class Learner:
                 self.device.write(self.dropout.seed, 0, struct.pack("<I", seed))
             for program in await self._program(bucket(sum(pack.rows for pack in some)), step is not None):
                 program.replay()
-                await self.device.pace()
+                if self.device.shared:
+                    await self.device.pace()
                 await breathe()
         (total,) = struct.unpack("<f", await self.device.read(self.losses.total))
         return float(total)
