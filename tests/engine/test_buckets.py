@@ -1,7 +1,7 @@
 """How prompts are cut into passes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wgemma.engine.buckets import share
@@ -31,6 +31,7 @@ def prompts(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 
 
 @given(prompts(), st.sampled_from([4, 32, 100, 128, 512]))
+@example((34, [(0, 33)]), 100)
 def test_every_row_is_computed_once_and_no_image_is_cut(prompt: tuple[int, list[tuple[int, int]]], chunk: int) -> None:
     waiting, images = prompt
     done = 0
