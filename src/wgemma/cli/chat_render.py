@@ -114,8 +114,10 @@ def statistics(reply: Answer, load_seconds: float | None = None) -> str:
     facts = {} if load_seconds is None else {"load": f"{load_seconds:.2f} s"}
     if usage is not None:
         facts["prompt"] = f"{counted(usage.prompt, 'token')}{_speed(timings['prompt_tokens_per_second'])}"
-        if usage.reused or usage.computed < usage.prompt:
+        if usage.reused:
             facts["re-used"] = f"{counted(usage.reused, 'token')}; {usage.computed} computed"
+        elif usage.computed < usage.prompt:
+            facts["computed"] = counted(usage.computed, "token")
         if usage.dropped:
             facts["dropped"] = counted(usage.dropped, "message")
         facts["generated"] = f"{counted(usage.generated, 'token')}{_speed(timings['generated_tokens_per_second'])}"

@@ -83,9 +83,10 @@ class ProgressLine:
         with self._drawing:
             if self._over.is_set() or _bars:
                 text = ""
-            text = text[: _columns() - 1]
+            text = text[: _columns() - 3]
             if text != self._shown:
-                sys.stderr.write("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"))
+                # The terminal may have added the ^C that was pressed.
+                sys.stderr.write("\r" + text.ljust(len(self._shown) + 2) + ("" if text else "\r"))
                 sys.stderr.flush()
                 self._shown = text
 
