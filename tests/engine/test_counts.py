@@ -1,6 +1,7 @@
 """What a token costs on real shapes, counted on the recordings: dispatches, pipelines, bindings, memory."""
 
 import tracemalloc
+from collections import Counter
 
 import pytest
 
@@ -11,7 +12,7 @@ from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.files.gguf import Gguf
-from wgemma.gpu.device import DEFAULT_LIMITS, Limits
+from wgemma.gpu.device import DEFAULT_LIMITS, Dispatch, Limits
 from wgemma.sync import iterate
 
 LARGE = Limits(binding=2 << 30, buffer=4 << 30)
@@ -50,6 +51,18 @@ def test_e2b_needs_at_most_60_pipelines_before_its_first_token(e2b: Gguf) -> Non
     for limits in (LARGE, DEFAULT_LIMITS):
         device, _ = first_token(e2b, limits)
         assert len(device.kernels) <= 60
+
+
+def test_a_prompt_of_e2b_stops_at_its_last_keys_and_values(e2b: Gguf) -> None:
+    _, session = first_token(e2b, LARGE, 500)
+    owners = sum(layer.donor is None for layer in session.engine.config.layers)
+    counted = [
+        Counter(command.kernel.name for command in tape.commands if isinstance(command, Dispatch))
+        for shape, (tape, _) in session.programs.recorded.items()
+        if shape.finish is None
+    ]
+    assert owners == 15 and counted
+    assert {(count["kv"], count["attention_tile"]) for count in counted} == {(owners, owners - 1)}
 
 
 def test_a_prompts_sums_in_parts_take_no_memory_of_their_own(e2b: Gguf) -> None:

@@ -163,6 +163,7 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
         session = OneSequence(Runner(engine_on(working, file, options)))  # type: ignore[arg-type]
         for ids in (IDS, [2] * 100):  # a short prompt and a long one
             list(iterate(session.generate(ids, Sampling(), 3)))
+        list(iterate(session.logits([2] * 100)))  # every layer, where a prompt stops at the last keys and values
     assert testing.kernels.keys() <= working.kernels.keys()
     tested = {name for name, _ in testing.kernels}
     assert ("tile_bytes" in tested) == (precision == "fast")

@@ -13,7 +13,7 @@ from wgemma.model.passes import Pass
 
 FIRST_DEPTH = 256
 
-# How a pass ends: by sampling a token, with the logits of all rows, settled before them, or with neither.
+# How a pass ends: by sampling a token, with the logits of all rows, settled before them, or with its keys and values.
 Finish: TypeAlias = Recipe | Literal["logits", "settled"] | None
 
 
@@ -57,12 +57,15 @@ class Programs:
 
     def _record(self, passing: Pass, finish: Finish) -> None:
         decoder = self.engine.decoder
+        if finish is None:
+            decoder.fill(passing)
+            return
         stream = decoder.record(passing)
         if finish == "logits":
             decoder.head_of_all(passing, stream, self.logits())
         elif finish == "settled":
             decoder.settle(passing, stream)
-        elif finish is not None:
+        else:
             decoder.head(passing, stream, self.sampler.picked, self.sampler.logits)
             self.sampler.record(passing.tape, finish, passing.depth)
 

@@ -27,7 +27,7 @@ from wgemma.model.tower import Step
 from wgemma.sync import breathe
 
 LEAST_FOR_CHECKPOINTS = 64 << 20  # bytes; or a tenth of the weights, if that is more
-SHORT = 32  # rows of a prompt per pass on a software adapter, so that it can be stopped soon
+SHORT = 128  # rows of a prompt per pass on a software adapter, so that it can be stopped soon
 MANY_LOGITS = 64 << 20  # bytes of logits on the GPU at once
 
 

@@ -9,6 +9,9 @@
 // Visible to a row at t: positions p ≤ t; in sliding layers t − p < window + row.used − 1, up to row.sees instead of t.
 // Position p lies at p % ring − first of this segment.
 //
+// D is the size of a head and WORDS what a key or value takes: constants, or for attention_direct.wgsl in the uniform, so
+// that one pipeline serves all layers.
+//
 // PACKED: the rows are whole sequences one after another, the key of row r lies at place r, and a sequence begins at
 // row r − position. One split, one segment, no images; log Σ e^(q · k) of each row and head goes to partial [R, heads].
 
@@ -25,7 +28,7 @@ struct Params {
   resumes: u32,    // partial holds what earlier segments gave
   final_segment: u32,
 //#if DIRECT
-  eights: u32,     // D / 8: as a constant it would unroll loops, and take a software adapter seconds to compile
+  eights: u32,     // D / 8
 //#endif
 }
 //#include row
@@ -41,8 +44,6 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> partial: array<vec2<f32>>;
 //#endif
 
-const D = {{HEAD}}u;
-const WORDS = D / {{PER_WORD}}u;       // words of one key or value
 const LOWEST = -3.0e38;                // the highest score of nothing
 const HIDDEN = -3.4e38;                // the score of what is not seen: below all others, so that its share is 0
 
@@ -118,7 +119,7 @@ fn word_of(position: u32, last: u32, kv_head: u32) -> u32 {
   // Where no row has written, there may be anything; the last one is somebody's.
   there = select(there, last, rows[there].used == 0u);
 //#endif
-  return ((there % params.ring - params.first) * params.kv_heads + kv_head) * WORDS;
+  return ((there % params.ring - params.first) * params.kv_heads + kv_head) * {{WORDS}};
 }
 
 //#if CARRIED
@@ -128,11 +129,11 @@ fn done() -> bool {
 
 // Where `partial` has eight of a query's output, and where its state.
 fn output_at(query: u32, kv_head: u32, z: u32, i: u32) -> u32 {
-  return (row_and_head(query, kv_head) * params.splits + z) * (D / 2u) + i * 4u;
+  return (row_and_head(query, kv_head) * params.splits + z) * ({{D}} / 2u) + i * 4u;
 }
 
 fn state_at(query: u32, kv_head: u32, z: u32) -> u32 {
-  return (params.rows * params.heads * (D / 2u) + row_and_head(query, kv_head)) * params.splits + z;
+  return (params.rows * params.heads * ({{D}} / 2u) + row_and_head(query, kv_head)) * params.splits + z;
 }
 
 fn output_taken_up(query: u32, kv_head: u32, z: u32, i: u32) -> Pair {
@@ -164,7 +165,7 @@ fn store(query: u32, kv_head: u32, z: u32, i: u32, o: Pair, total: f32) {
     return;
   }
 //#endif
-  let at = row_and_head(query, kv_head) * (D / 4u) + 2u * i;
+  let at = row_and_head(query, kv_head) * ({{D}} / 4u) + 2u * i;
   q[at] = o.near / max(total, 1.0e-37);
   q[at + 1u] = o.far / max(total, 1.0e-37);
 }

@@ -17,6 +17,8 @@
 //#include attention_many
 
 const THREADS = {{THREADS}}u;
+const D = {{HEAD}}u;
+const WORDS = D / {{PER_WORD}}u;       // words of one key or value
 const PARTS = {{PARTS}}u;              // THREADS / 64
 const QUADS = {{SLICE}}u / 4u;         // vectors of a slice
 const SLICE_WORDS = {{SLICE}}u / {{PER_WORD}}u;

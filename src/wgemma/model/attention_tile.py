@@ -19,6 +19,7 @@ KEYS = 64  # at a time
 WIDEST = 512  # largest head a workgroup has threads for
 MOST_SPLITS = 16  # per row
 LEAST_TURNS = 2  # of KEYS, per split
+DIRECT_EACH = 2  # queries per thread, on a software adapter
 DIRECT_KEYS = 64  # at a time, on a software adapter
 
 
@@ -45,7 +46,9 @@ def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: 
     loads = (QUERIES * across // 4, KEYS * across // per_word)  # queries and keys of a slice
     return {
         "HEAD": head,
+        "D": "D",
         "WORD": "vec4<u32>" if f16 else "vec4<f32>",
+        "WORDS": "WORDS",
         "PER_WORD": per_word,
         "F16_CACHE": f16,
         "THREADS": threads,
@@ -59,16 +62,17 @@ def tile_shape(head: int, *, f16: bool, each: int = 1, across: int = 32, batch: 
     }
 
 
-def direct_form(device: Device, head: int, *, f16: bool) -> dict[str, Any]:
-    """How attention_direct.wgsl goes over heads of this size."""
+def direct_form(device: Device, *, f16: bool) -> dict[str, Any]:
+    """How attention_direct.wgsl goes over heads of any size that fits."""
     return {
-        "HEAD": head,
+        "D": "(8u * params.eights)",
         "WORD": "vec4<u32>" if f16 else "vec4<f32>",
-        "PER_WORD": 8 if f16 else 4,
+        "WORDS": "params.eights" if f16 else "(2u * params.eights)",
         "F16_CACHE": f16,
         "CARRIED": True,
         "DIRECT": True,
         "KEYS": DIRECT_KEYS,
+        "EACH": DIRECT_EACH,
         **passing_form(device, "attention_direct"),
     }
 
@@ -113,8 +117,8 @@ def look(
     _make_queries(p, weights, scratch, layer)
     reach = min(p.depth, config.window + QUERIES) if config.window else p.depth
     if device.compact:
-        kernel, splits, constants = "attention_direct", 1, direct_form(device, config.head_dim, f16=f16)
-        tiles = -(-p.rows * (config.heads // config.kv_heads) // constants["LANES"])
+        kernel, splits, constants = "attention_direct", 1, direct_form(device, f16=f16)
+        tiles = -(-p.rows * (config.heads // config.kv_heads) // (constants["LANES"] * constants["EACH"]))
     else:
         kernel, room = "attention_tile", partial.size // (4 * p.rows * config.heads * (config.head_dim + 2))
         splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))

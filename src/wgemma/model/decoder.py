@@ -8,7 +8,7 @@ from wgemma.gpu.tape import Tape
 from wgemma.model import experts
 from wgemma.model.adapters import Low, Lows, Table
 from wgemma.model.attention import look, put_together, store
-from wgemma.model.cache import PAGE
+from wgemma.model.cache import PAGE, CacheSegment
 from wgemma.model.direct import DirectMatmuls
 from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result
 from wgemma.model.passes import Activations, Pass, Stream
@@ -73,6 +73,12 @@ class Decoder:
         for index in range(len(self.weights.layers) if layers is None else layers):
             self.layer(p, index, stream)
         return stream
+
+    def fill(self, p: Pass) -> None:
+        """Only what the rows leave in the cache. Nothing after the last keys and values counts for that: layers that
+        share an earlier one's are left out, more than half of E2B's."""
+        last = max(layer.config.index for layer in self.weights.layers if layer.config.donor is None)
+        self._keys_and_values(p, self.weights.layers[last], self.record(p, last))
 
     def layer(self, p: Pass, index: int, stream: Stream) -> None:
         layer = self.weights.layers[index]
@@ -205,6 +211,14 @@ class Decoder:
     # -- attention
 
     def _attend(self, p: Pass, layer: TextLayer, stream: Stream) -> None:
+        segments = self._keys_and_values(p, layer, stream)
+        pieces = look(p, self.weights, self.scratch, layer, segments, join=False)
+        self._put_out(p, layer, pieces)
+        stream.pending = self.scratch["attention o"]
+
+    def _keys_and_values(self, p: Pass, layer: TextLayer, stream: Stream) -> list[CacheSegment]:
+        """Queries, and unless the layer shares an earlier one's, keys and values, which go to the cache; returns the
+        part of the cache to attend to."""
         attention, config, scratch = layer.attention, layer.config, self.scratch
         source: Input = stream.input(layer.attention_norms, scratch["attention x"])
         result = Result(scratch["qkv"], attention.width, fine=True, parts=scratch.parts)
@@ -220,9 +234,7 @@ class Decoder:
             nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
             near = [segment for segment in segments if segment.first + segment.count > nearest]
             store(p, self.weights, scratch, layer, near)
-        pieces = look(p, self.weights, scratch, layer, segments, join=False)
-        self._put_out(p, layer, pieces)
-        stream.pending = scratch["attention o"]
+        return segments
 
     def _put_out(self, p: Pass, layer: TextLayer, pieces: int) -> None:
         """The output projection of the attention result, which may still be in several pieces."""

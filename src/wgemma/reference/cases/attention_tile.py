@@ -147,8 +147,8 @@ def _attention_tile(lab: Lab, asked: AttentionTile) -> Outcome:
     constants = tile_shape(head, f16=f16, each=asked.each, across=across, batch=asked.batch)
     constants |= {"CARRIED": True} if splits > 1 or len(segments) > 1 else {}
     if asked.direct:
-        constants = direct_form(lab.device, head, f16=f16)
-        kernel, at_once = "attention_direct", constants["LANES"]
+        constants = direct_form(lab.device, f16=f16)
+        kernel, at_once = "attention_direct", constants["LANES"] * constants["EACH"]
     grid = [-(-len(rows) * (heads // kv_heads) // at_once), kv_heads, splits]
     first, depth = 0, max(asked.positions) + 1
     for i, count in enumerate(segments):
