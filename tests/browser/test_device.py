@@ -31,7 +31,8 @@ SHOW = """() => { GPU.prototype.requestAdapter = self.adapters; }"""
 def worker(face: Face, before: str, after: str = "() => {}") -> Iterator[Any]:
     """The engine's Worker, changed for a while."""
     face.run("() => { globalThis.model?.close(); globalThis.model = null; w.warm(); }")
-    face.page.wait_for_function("() => true")
+    if not face.page.workers:
+        face.page.wait_for_event("worker")
     (found,) = face.page.workers
     found.evaluate(before)
     try:
