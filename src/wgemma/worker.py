@@ -260,7 +260,7 @@ class _PageKeeper:
         await self._store.write(text)
 
 
-# -- progress and time
+# -- progress
 
 
 class _Progress:
@@ -315,7 +315,7 @@ def shown(part: Part) -> dict[str, Any]:
         told["finishReason"] = part.finish_reason
     if part.usage is not None:
         used = part.usage
-        told["usage"] = {"prompt": used.prompt, "reused": used.reused, "generated": used.generated}
+        told["usage"] = {name: getattr(used, name) for name in ("prompt", "reused", "generated", "dropped")}
         rate = (used.generated - 1) / used.generation_seconds if used.generation_seconds else 0.0
         told["timing"] = {"firstToken": 1e3 * used.prompt_seconds, "tokensPerSecond": rate}
     return told

@@ -120,7 +120,7 @@ export interface Part {
    * were left out because the context is full.
    */
   usage?: { prompt: number; reused: number; generated: number; dropped: number };
-  /** Milliseconds to the first part; tokens per second after it. */
+  /** Milliseconds to the first token; tokens per second after it. */
   timing?: { firstToken: number; tokensPerSecond: number };
 }
 
