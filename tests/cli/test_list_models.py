@@ -11,6 +11,7 @@ import pytest
 from gguf_writer import write_gguf
 from wgemma.cli import main
 from wgemma.cli.list_models import _age, problem
+from wgemma.files.locate import locate
 from wgemma.files.ollama import Store
 
 
@@ -28,6 +29,19 @@ def test_the_table_holds_every_listed_model(store: Path, capsys: pytest.CaptureF
     assert {row.split()[0] for row in rows} == {name for name, fields in expected.items() if fields["listed"]}
     tiny = next(row for row in rows if row.startswith("gemma4:tiny "))
     assert tiny.split()[1:6] == ["8f5b85e891fa", "1.3", "MB", "689K", "Q8_0"]
+
+
+def test_a_tag_may_look_like_a_file(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    tags = tmp_path / "store/manifests/registry.ollama.ai/library/gemma4"
+    shutil.copy(tags / "tiny", tags / "tiny-Q8_0.gguf")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "store"))
+    assert main(["list"]) == 0
+    assert "gemma4:tiny-Q8_0.gguf " in capsys.readouterr().out
+    assert locate("gemma4:tiny-Q8_0.gguf").stored is not None
+    assert main(["verify", "gemma4:tiny-Q8_0.gguf"]) == 0
 
 
 def test_json_is_for_machines(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

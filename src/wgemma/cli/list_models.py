@@ -11,7 +11,6 @@ from wgemma.cli.output import as_json, human_bytes, table
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.locate import locate
 from wgemma.files.ollama import Store, StoredModel
 from wgemma.model.config import ARCHITECTURE, Config
 
@@ -70,9 +69,7 @@ def problem(model: StoredModel) -> str | None:
     if family and family != ARCHITECTURE:
         return f"its architecture is {family:.40}; wgemma runs {ARCHITECTURE} only"
     try:
-        files = locate(str(model.name))
-        assert isinstance(files.model, Path)
-        return _problem_of(files.model)
+        return _problem_of(model.model)
     except StoreError as error:
         return SHORT.get(error.reason) or _brief(error, str(model.name))
 

@@ -8,6 +8,7 @@ from wgemma.api import Part
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_model import open_model
 from wgemma.cli.chat_render import Painter
+from wgemma.cli.list_models import problem
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import write
 from wgemma.cli.words import DEFAULT
@@ -92,10 +93,10 @@ def prompt_for(files: ModelFiles) -> str:
 
 
 def hearing_model() -> str | None:
-    """The most recent model in the Ollama store that takes audio."""
+    """The most recent model in the Ollama store that takes audio and can run."""
     for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
         try:
-            if "audio" in model.capabilities and not model.adapters:
+            if "audio" in model.capabilities and not model.adapters and problem(model) is None:
                 return str(model.name)
         except Error:
             continue

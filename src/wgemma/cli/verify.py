@@ -28,7 +28,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def verify(options: argparse.Namespace) -> int:
     if options.model is None or options.model == NAME:
         _verify_embedded()
-    elif options.model.lower().endswith(".gguf"):
+    elif options.model.lower().endswith(".gguf") and options.model not in Store.find():
         raise SourceError(
             "verify checks models in the Ollama store, whose blobs are named by checksum; a plain file has none."
         )

@@ -47,7 +47,7 @@ def locate(target: str | Path | None) -> ModelFiles:
     path = _file(text)
     if _is_peft(text) and (isinstance(target, Path) or text not in Store.find()):
         raise ModelError(f"{text}: {not_a_model(text)}")
-    if isinstance(target, Path) or text.lower().endswith(".gguf"):
+    if isinstance(target, Path) or (text.lower().endswith(".gguf") and (path or text not in Store.find())):
         if path is None:
             shown = without_password(text)
             raise SourceError(f"{shown}: no such file. `wgemma list` shows the models in the Ollama store.")
