@@ -52,6 +52,15 @@ def test_a_first_word_that_names_a_model_is_the_model(model: str, store: Path, t
     assert split(model, "Why?") == (model, ["Why?"])
 
 
+def test_what_follows_two_dashes_is_the_prompt() -> None:
+    assert split("--", "--think") == (NAME, ["--think"])
+    assert split("-m", "gemma4:tiny", "Say", "--json", "--", "--verbose", "-x") == (
+        "gemma4:tiny",
+        ["Say", "--verbose", "-x"],
+    )
+    assert not parser().parse_args(["run", "--", "--verbose"]).verbose
+
+
 def test_with_m_every_word_is_the_prompt() -> None:
     assert split("-m", "gemma4:tiny", "gemma4", "Why?") == ("gemma4:tiny", ["gemma4", "Why?"])
     assert split("gemma4", "--model", "gemma4:tiny") == ("gemma4:tiny", ["gemma4"])
