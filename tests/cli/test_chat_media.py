@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from wgemma.cli.chat_media import attach, find, message, name_of, packed, shown, unpacked
+from wgemma.cli.chat_media import attach, find, message, name_of, named_media, packed, shown, unpacked
 from wgemma.errors import MediaError
 
 WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\0\0\0\0"
@@ -69,6 +69,11 @@ def test_a_picture_or_sound_that_is_not_there_is_named(line: str, path: str) -> 
     with pytest.raises(MediaError) as caught:
         find(line)
     assert str(caught.value).startswith(f"{path}: no such file.")
+
+
+def test_a_word_of_the_command_line_may_be_a_path_with_spaces(folder: Path) -> None:
+    words = ["What is", str(folder / "cat.png"), "this?", "Not /a.png\nbut text."]
+    assert named_media(words) == ("What is this? Not /a.png\nbut text.", [folder / "cat.png"])
 
 
 def test_a_file_is_read_when_it_is_attached(folder: Path) -> None:

@@ -56,6 +56,22 @@ def find(line: str) -> tuple[str, list[Path]]:
     return (re.sub(r"[ \t]+", " ", text).strip(), found) if found else (line, [])
 
 
+def named_media(words: Sequence[str]) -> tuple[str, list[Path]]:
+    """The text of a command line's words, and the images and sounds they name: as a word of its own, which may have
+    spaces, or within one line of text."""
+    files = [Path(word).expanduser() for word in words if _is_media(word)]
+    text = " ".join(word for word in words if not _is_media(word))
+    text, within = find(text) if "\n" not in text else (text, [])
+    return text, files + within
+
+
+def _is_media(word: str) -> bool:
+    try:
+        return Path(word).suffix.lower() in SUFFIXES and Path(word).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def _path(word: re.Match[str]) -> Path | None:
     """The image or sound a word names. A path needs a slash or quotation marks; any other word is just text, and so is
     one that names no file, unless it begins as only a path does."""

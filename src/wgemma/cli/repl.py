@@ -125,8 +125,8 @@ class Repl:
     # -- pictures and sounds
 
     def _attach_paths(self, text: str) -> str:
-        """Attaches the files named in a line and returns the rest of it."""
-        text, paths = find(text)
+        """Attaches the files named in a line and returns the rest of it; text of several lines only mentions them."""
+        text, paths = find(text) if "\n" not in text else (text, [])
         self._attach(paths)
         return text
 

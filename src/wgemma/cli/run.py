@@ -6,7 +6,7 @@ from typing import Any
 
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_conversation import PARAMETERS, THINK, ChatSettings, Conversation
-from wgemma.cli.chat_media import Content, attach, find, message
+from wgemma.cli.chat_media import Content, attach, message, named_media
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statistics
 from wgemma.cli.output import as_json, clean
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     target, words = model_and_words(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
-    text, paths = find(" ".join(words))
+    text, paths = named_media(words)
     media += [attach(path, None, options.budget) for path in paths]
     if paths and not options.json:
         print(clean(f"Attached: {', '.join(map(str, paths))}."), file=sys.stderr)
