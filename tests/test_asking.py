@@ -115,9 +115,11 @@ def test_a_chat_is_scored_without_its_pictures(model: wgemma.Model) -> None:
     assert last.usage.generated == 0 and len(answer.prompt_logprobs) == last.usage.prompt - soft - 1
 
 
-def test_no_tokens_without_logprobs_only_computes_the_prompt(model: wgemma.Model) -> None:
+@pytest.mark.parametrize("which", ["model", "slow"])
+def test_no_tokens_without_logprobs_only_computes_the_prompt(request: pytest.FixtureRequest, which: str) -> None:
+    model = request.getfixturevalue(which)
     model.reset()
     first = model.chat(HELLO, max_tokens=0)
-    assert first.usage and first.usage.reused == 0 and first.prompt_logprobs == []
+    assert first.usage.reused == 0 and first.usage.computed == first.usage.prompt and first.prompt_logprobs == []
     again = model.chat(HELLO, max_tokens=1).usage
-    assert again and again.reused == again.prompt - 1
+    assert again.reused == again.prompt - 1

@@ -112,7 +112,8 @@ class ReferenceBackend:
         past, total = list(ids), len(ids) - common
         request.progress(PromptProgress("prompt", 0, total))
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
-        for _ in range(min(request.max_tokens, self.context - len(ids))):
+        left = min(request.max_tokens, self.context - len(ids))
+        while True:
             while len(self._ids) < len(past):
                 if request.cancelled():
                     return
@@ -120,12 +121,17 @@ class ReferenceBackend:
                 if len(self._ids) <= len(ids):
                     request.progress(PromptProgress("prompt", len(self._ids) - common, total))
                 await breathe()
+            if left <= 0:
+                return
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
             token = self._choose(logits, past, sampling, dice)
             count = sampling.logprobs
             yield Token(token, [] if count is None else ranked(logits, token, count))
             past.append(token)
+            left -= 1
+            if left == 0:
+                return
 
     async def _compute(self, ids: Sequence[int]) -> Floats:
         """Computes a piece of `ids` after those computed, whole images if they see each other; returns the logits after

@@ -37,8 +37,10 @@ async def generate(runner: Runner, sequence: TokenSequence, request: Request) ->
     sequence.use(request.adapter)
     if not await runner.prefill(sequence, ids, request.marks, request.cancelled, request.progress):
         return
-    room = min(request.max_tokens, engine.context - len(ids))
+    room, total = min(request.max_tokens, engine.context - len(ids)), len(ids) - sequence.reused
     if room <= 0:
+        await runner.device.wait()
+        request.progress(PromptProgress("prompt", total, total))
         return
     finish = runner.sampler.begin(sampling, engine.context)
     ahead = 1 if engine.fetches_rows else AHEAD
@@ -54,7 +56,6 @@ async def generate(runner: Runner, sequence: TokenSequence, request: Request) ->
             token = await _receive(runner, sequence, waiting.popleft(), start + len(known) - 1, sampling)
             known.append(token.id)
             if len(known) == 2:
-                total = start - sequence.reused
                 request.progress(PromptProgress("prompt", total, total))
             took, last = perf_counter() - last, perf_counter()
             if ahead > 1:
