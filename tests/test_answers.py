@@ -141,7 +141,12 @@ def test_an_error_ends_the_answer_and_keeps_what_came_before_it() -> None:
     answer = wgemma.Answer(failing())
     with pytest.raises(wgemma.DeviceLost):
         print(answer.text)
+    answer.close()  # as a `with` block does
     assert (answer.text, answer.finish_reason, answer.usage) == ("so far", None, None)
+
+
+def test_an_async_answer_that_nobody_awaited_shows_itself_in_a_notebook(model: wgemma.Model) -> None:
+    assert "not complete yet" in model.achat(HELLO, **GREEDY)._repr_markdown_()
 
 
 def test_other_ways_to_read_an_answer_say_what_to_type(model: wgemma.Model) -> None:

@@ -22,6 +22,7 @@ class _Whole(Generic[T]):
     def __init__(self) -> None:
         self._arrived: list[T] = []
         self._ending: Ending | None = None
+        self._over = False  # the stream has ended, or an error ended it
         self._closed = False  # before its end
 
     def _take(self, item: T | Ending) -> T | None:
@@ -121,10 +122,15 @@ class Answer(_Whole[T], Iterator[T]):
         self._stream = iterate(stream)
 
     def __next__(self) -> T:
-        for item in self._stream:
-            shown = self._take(item)
-            if shown is not None:
-                return shown
+        try:
+            for item in self._stream:
+                shown = self._take(item)
+                if shown is not None:
+                    return shown
+        except BaseException:
+            self._over = True
+            raise
+        self._over = True
         raise StopIteration
 
     def _read(self) -> list[T]:
@@ -134,7 +140,7 @@ class Answer(_Whole[T], Iterator[T]):
 
     def close(self) -> None:
         """Cancels the answer; does nothing if it has ended."""
-        self._closed = True
+        self._closed = self._closed or not self._over
         self._stream.close()
 
     def __enter__(self) -> "Answer[T]":
@@ -162,7 +168,6 @@ class AsyncAnswer(_Whole[T], AsyncIterator[T]):
     def __init__(self, stream: AsyncGenerator[T | Ending, None]) -> None:
         super().__init__()
         self._stream = stream
-        self._over = False
 
     async def __anext__(self) -> T:
         try:
@@ -189,9 +194,12 @@ class AsyncAnswer(_Whole[T], AsyncIterator[T]):
             raise SessionError("this answer is not complete: write `answer = await model.achat(…)` to wait for all.")
         return self._arrived
 
+    def _repr_markdown_(self) -> str:
+        return self.text if self._ending or self._over else repr(self)
+
     async def aclose(self) -> None:
         """Cancels the answer; does nothing if it has ended."""
-        self._closed = self._over = True
+        self._closed, self._over = self._closed or not self._over, True
         await self._stream.aclose()
 
     async def __aenter__(self) -> "AsyncAnswer[T]":
