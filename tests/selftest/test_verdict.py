@@ -288,6 +288,20 @@ def test_a_kernel_that_is_wrong_becomes_plain_and_the_model_computes_right(
     assert again.plain(kernel)
 
 
+def test_a_software_adapter_that_passes_wrong_vectors_around_passes_none(
+    tiny: Path, gpu: NativeDevice, verdicts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with wgemma.load(tiny, device=gpu) as model:
+        expected = model.logits([2] * 20)
+    verdicts.unlink()
+    misspell(monkeypatch, "pass_around", "subgroupBroadcast(own, {{l}}u)", "subgroupBroadcast(own, 0u)")
+    device = NativeDevice(compact=True)
+    with wgemma.load(tiny, device=device) as model:
+        assert np.abs(model.logits([2] * 20) - expected).max() < 1e-3
+    assert device.plain("direct")
+    device.close()
+
+
 def test_a_kernel_that_is_wrong_either_way_ends_the_loading(
     tiny: Path,
     fresh: Callable[[], NativeDevice],

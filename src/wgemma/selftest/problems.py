@@ -220,11 +220,12 @@ class Problem:
         words = (self.kernel, source, self.then, self.activation, layer, self.sampling, *flags, self.kind, period, head)
         return " ".join(str(word) for word in words if word)
 
-    @property
-    def kernels(self) -> set[str]:
-        """The kernels a wrong answer implicates."""
+    def kernels(self, *, compact: bool) -> set[str]:
+        """The kernels a wrong answer implicates; `compact` as of the device."""
         if self.kernel == "attention":
             return {"attention", "attention_few", "attention_join", "attention_tile", "attention_direct", "queries"}
+        if compact and self.kernel in ("matvec", "tile"):
+            return {"direct"}
         if self.kernel == "matvec":
             return {"thin": {"matvec", "low_project"}, "experts": {"experts_matvec"}}.get(self.source, {"matvec"})
         if self.kernel == "tile":

@@ -48,13 +48,17 @@ async def prepare(
     if known is not None:
         device.distrust(known)
         return
-    kernels = {"repack"}.union(*(problem.kernels for problem in wanted))
+    kernels = {"repack"}.union(*(problem.kernels(compact=device.compact) for problem in wanted))
     untouched = not any(device.plain(kernel) for kernel in kernels)
     wrong = (await self_test(device, config, wanted, options, meanwhile)).wrong
     if wrong:
         device.distrust(wrong)
         base = next(problem for problem in wanted if problem.kind)  # every trial needs a matrix
-        again = [problem for problem in wanted if problem is base or "repack" in wrong or problem.kernels & wrong]
+        again = [
+            problem
+            for problem in wanted
+            if problem is base or "repack" in wrong or problem.kernels(compact=device.compact) & wrong
+        ]
         still = wrong & (await self_test(device, config, again, options)).wrong
         if still:
             raise DeviceError(
@@ -95,12 +99,13 @@ async def self_test(
     """Runs the problems on the device, with the requested cache type and precision, and compares the answers."""
     trial = Trial(device, config, options)
     try:
-        return judge(await trial.solve(wanted, meanwhile), trial.outputs, fast=options.precision == "fast")
+        fast, compact = options.precision == "fast", device.compact
+        return judge(await trial.solve(wanted, meanwhile), trial.outputs, fast=fast, compact=compact)
     finally:
         trial.free()
 
 
-def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Verdict:
+def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool, compact: bool) -> Verdict:
     """Which kernels are wrong. If no reader of a weight type is right, its repacking is suspect too."""
     wrong: set[str] = set()
     readers: dict[str, bool] = {}  # by weight type, whether any is right
@@ -110,7 +115,7 @@ def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool = False) -> Ver
         tolerance = ROUNDED if rounds else TOLERANCE
         right = all(output.error(arena, answer) <= tolerance for output, answer in pairs)  # False for NaN
         if not right:
-            wrong |= problem.kernels
+            wrong |= problem.kernels(compact=compact)
         if problem.kind:
             readers[problem.kind] = right or readers.get(problem.kind, False)
     if not all(readers.values()):
