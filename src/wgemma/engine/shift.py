@@ -34,7 +34,7 @@ def fit(
     `count` counts the tokens of text, `weigh` those of an image or sound. The last turn stays even if it does not fit.
     """
     head, *turns = split(pieces)
-    if len(turns) < 2:
+    if len(turns) < 2 or (not _media(pieces) and _bytes(pieces) <= context - room):
         return list(pieces), 0
     texts = [count(turn) for turn in turns]
     size, first = count(head) + sum(map(weigh, _media(head))), len(turns) - 1
@@ -63,6 +63,11 @@ def split(pieces: Sequence[Segment]) -> list[list[Segment]]:
             parts[-1].append(replace(piece, text=before))
         parts += [[replace(piece, text=text)] for text in begun]
     return parts
+
+
+def _bytes(pieces: Sequence[Segment]) -> int:
+    """The text's length, which no tokenizer exceeds: every token takes a byte or more."""
+    return sum(len(piece.text.encode(errors="replace")) for piece in pieces)
 
 
 def _media(pieces: Sequence[Segment]) -> list[Mapping[str, Any]]:
