@@ -39,6 +39,10 @@ def model(blob: Path, gpu: NativeDevice) -> wgemma.Model:
     return wgemma.load(blob, device=gpu)
 
 
+def test_every_public_name_is_offered_for_completion() -> None:
+    assert set(wgemma.__all__) <= set(dir(wgemma))
+
+
 def test_the_last_part_tells_why_it_ended_and_what_it_took(model: wgemma.Model) -> None:
     *parts, last = model.chat(HELLO, max_tokens=5, seed=1)
     assert last.finish_reason == "length" and last.text == ""

@@ -98,6 +98,9 @@ _LATER = {
 
 if not TYPE_CHECKING:
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
     def __getattr__(name: str) -> object:
         if name not in _LATER:
             from wgemma.habits import not_in_the_package

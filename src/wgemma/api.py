@@ -65,8 +65,9 @@ class Model(Perceiving, Computing):
             think: whether the model thinks before it answers: True, or "low", "medium" or "high", which limit a thought
                 to 512, 2048 or 8192 tokens.
             thinking_budget: the most tokens of a thought.
-            max_tokens: the most tokens of the reply; by default as many as the context holds. 0 computes the prompt
-                and generates nothing; with `logprobs`, the answer then has `prompt_logprobs`.
+            max_tokens: the most tokens of the reply; by default the `num_predict` of a stored model, or as many as
+                the context holds. 0 computes the prompt and generates nothing; with `logprobs`, the answer then has
+                `prompt_logprobs`.
             stop: a string, or several, that end the reply. It does not contain them.
             cancel: an Event; setting it ends the reply, even while the prompt is read, and the last part says so.
             progress: called with a `PromptProgress` while the prompt is read.

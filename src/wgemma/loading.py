@@ -50,7 +50,8 @@ def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Mo
 
     Options:
         device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
-        context: the most tokens of prompt and reply together; by default as many as the model allows.
+        context: the most tokens of prompt and reply together; by default as many as the model allows,
+            or its `num_ctx` in the Ollama store.
         kv: the type of the KV cache, "f16" (the default) or "f32".
         precision: "exact" (the default), or "fast": products of a few rows take 8-bit inputs, those around attention
             16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.

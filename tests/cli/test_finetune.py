@@ -133,7 +133,7 @@ def test_more_steps_extend_a_run_that_is_over_and_its_checkpoints_are_adapters(
     assert main(["run", TINY, "Who?", "--adapter", "out/checkpoint-2", "--max-tokens", "1"]) == 0
     assert "with the adapter checkpoint-2: rank 2" in capsys.readouterr().err
     assert main([*arguments, "--steps", "1", "--resume"]) == 1
-    assert "checkpoint-3 is beyond the 1 steps of this training. Ask for more steps" in capsys.readouterr().err
+    assert "checkpoint-3 is beyond the 1 step of this training. Ask for more steps" in capsys.readouterr().err
 
 
 def test_where_nobody_watches_a_line_now_and_then_is_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,3 +156,19 @@ def test_every_command_of_the_readme_works(
         assert main(words[1:]) == 0, f"{command}: {capsys.readouterr().err}"
         assert capsys.readouterr().out.strip(), command
     assert Path("my-lora").is_dir() and Path("my.gguf").is_file()
+
+
+@pytest.mark.slow
+def test_the_readmes_two_lines_teach_the_tiny_model_a_fact(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = re.search(r"Save these two lines as `pip\.jsonl`:\n+```json\n(.*?)```", README, re.DOTALL)
+    assert lines is not None
+    Path("pip.jsonl").write_text(lines[1])
+    teach, ask = re.findall(r"`(wgemma (?:finetune pip|run \"Who is Pip)[^`]*)`", README)
+    assert main(shlex.split(teach)[1:]) == 0
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    capsys.readouterr()
+    assert main(shlex.split(ask)[1:]) == 0
+    assert capsys.readouterr().out.strip() == "Pip is my cat."

@@ -31,7 +31,7 @@ from wgemma.train.checkpoints import steps_saved
 from wgemma.train.data import SHOWN, Data
 from wgemma.train.finetune import Task, TrainingResult, prepare_task, refuse_adapted
 from wgemma.train.fitting import capacities, estimate
-from wgemma.train.settings import SCHEDULES, TrainingSettings
+from wgemma.train.settings import FREE, SCHEDULES, TrainingSettings
 from wgemma.train.trainer import Progress
 
 HINT = b"\n(finishing this step, then saving; press Ctrl-C again to stop at once)\n"
@@ -115,11 +115,15 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def _again(options: argparse.Namespace, out: Path) -> str:
-    """The command to resume; the settings are in the checkpoint."""
+    """The command to resume. The settings are in the checkpoint, except those a resumed run may change."""
     words = ["wgemma", "finetune", *([options.model] if options.model is not None else []), options.data]
+    changed = {name: getattr(options, name, None) for name in FREE if options.resume}
     words += ["-o", str(out), "--resume", *(["--skip-bad"] if options.skip_bad else [])]
     words += ["--device", options.device] if options.device else []
-    return shlex.join(words + (["--ple", options.ple] if options.ple != "auto" else []))
+    words += ["--ple", options.ple] if options.ple != "auto" else []
+    for name, value in changed.items():
+        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
+    return shlex.join(words)
 
 
 def _what_is_left(task: Task, again: str) -> str:

@@ -36,8 +36,8 @@ def bucket(count: int, chunk: int) -> int:
     few = [size for size in FEW_ROWS if size <= chunk]
     if count <= FEW_PASSES * few[-1]:
         return next((size for size in few if count <= size), few[-1])
-    fitting = [size for size in tiles(chunk) if count > size // 2]
-    return fitting[-1] if fitting else tiles(chunk)[0]
+    fitting = [size for size in _tiles(chunk) if count > size // 2]
+    return fitting[-1] if fitting else _tiles(chunk)[0]
 
 
 def _holding(count: int, chunk: int, most: int) -> int:
@@ -48,6 +48,6 @@ def _holding(count: int, chunk: int, most: int) -> int:
     raise SettingsError(f"an image of {count} tokens does not fit into a pass of {most} rows. Lower its budget.")
 
 
-def tiles(chunk: int) -> list[int]:
+def _tiles(chunk: int) -> list[int]:
     """The buckets for many rows, up to `chunk`."""
     return [size for size in TILES if size <= chunk] or [chunk]

@@ -60,12 +60,13 @@ class Runner:
         """Brings a sequence into the cache; the previous one is parked, or forgotten if memory is short."""
         if self.resident is sequence:
             return
-        left, self.resident = self.resident, None
+        left = self.resident
         if left is not None and left.ids:
             try:
                 left.parked = await self._snapshot(left)
             except OutOfMemory:
                 left.reset()
+        self.resident = None  # only now: if this was interrupted before, the cache is still the other's
         if sequence.parked is not None:
             await self.cache.make_room(len(sequence.ids))
             sequence.parked.put_back(self.cache)

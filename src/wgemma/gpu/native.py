@@ -176,8 +176,8 @@ class NativeDevice:
         self._largest_binding = self.limits.binding
         self.features = frozenset(_FEATURES[name] for name in wanted)
         self.subgroup_size = least_subgroup(info) if "subgroups" in self.features else 1
-        # Where it was tested, or nearly so; elsewhere a waiting workgroup might keep the others from starting.
         self.shared = False
+        # Where it was tested, or nearly so; elsewhere a waiting workgroup might keep the others from starting.
         self.in_order = self.info.backend == "Vulkan" and (self.info.kind == "CPU" or info["vendor_id"] == _NVIDIA)
         self.roomy = self.info.kind == "DiscreteGPU"
         self.ahead = 2
@@ -410,6 +410,7 @@ class NativeDevice:
         self._compilers.shutdown(cancel_futures=True)
         self._kernels.clear()
         self._staging.clear()
+        self._paced = None
         self._device.destroy()
 
 

@@ -145,9 +145,7 @@ fn output_taken_up(query: u32, kv_head: u32, z: u32, i: u32) -> Pair {
 fn state_taken_up(query: u32, kv_head: u32, z: u32) -> vec2<f32> {
   return partial[state_at(min(query, params.rows * together() - 1u), kv_head, z)];
 }
-//#endif
 
-//#if CARRIED
 fn put_back(query: u32, kv_head: u32, z: u32, i: u32, o: Pair) {
   let at = output_at(query, kv_head, z, i);
   partial[at] = o.near.xy;

@@ -8,7 +8,8 @@
 //   SOFTCAP  cap · tanh(y / cap)
 //   SCALE    y · side[n]
 //   CLIPPED  as in tile.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
-//   EXPERTS  as in experts_matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, two for GEGLU
+//   EXPERTS  as in experts_matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, two for GEGLU, and
+//            loads all of both
 //
 // Grid: (N / (4 · THREADS), R / EACH), both rounded up; EXPERTS: (results / 64, R, slots).
 
@@ -71,6 +72,7 @@ fn x_quad(row: u32, quad: u32) -> vec4<f32> {
 }
 //#endif
 
+//#if EXPERTS
 fn x_block(row: u32, block: u32) -> Block {
   let at = block * 8u;
   return Block(
@@ -79,7 +81,6 @@ fn x_block(row: u32, block: u32) -> Block {
   );
 }
 
-//#if EXPERTS
 fn product(n: u32, row: u32) -> f32 {
   var sum = 0.0;
   for (var block = 0u; block < params.blocks; block++) { sum += dot_block(load32(n, block), x_block(row, block)); }

@@ -17,6 +17,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, Literal
 
+from wgemma.checks import counted
 from wgemma.engine.request import Cancel
 from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
@@ -134,7 +135,7 @@ async def prepare_task(
     steps = settings.steps or batches.count(settings.epochs)
     if checkpoint is not None and checkpoint.step > steps:
         raise TrainingError(
-            f"{checkpoint.name} is beyond the {steps} steps of this training. Ask for more steps to go on, "
+            f"{checkpoint.name} is beyond the {counted(steps, 'step')} of this training. Ask for more steps to go on, "
             "or start again in another folder."
         )
     packs = pack(held, settings.seq) if settings.packing else [Pack((example,)) for example in held]
