@@ -1,4 +1,5 @@
-// from_lane0, from_lane1, …: what that thread of a subgroup of {{LANES}} has, for all of them. LANES is 1 where there are no subgroups.
+// from_lane0, from_lane1, …: what that thread of a subgroup of {{LANES}} holds, in every thread. Without subgroups, LANES
+// is 1 and each thread keeps to its own.
 
 //#for l in LANES
 fn from_lane{{l}}(own: vec4<f32>) -> vec4<f32> {
