@@ -385,7 +385,8 @@ class Bench:
             tape = Tape(self.device, "bench")
             bound: dict[str, Binding] = {"a": a, "scales": scales, "z": z, "x": x}
             form = {"THREADS": THREADS, "AHEAD": AT_ONCE}
-            tape.run("low_project", [targets * RANK, 1], bound, {"blocks": columns // 32, "shares": 1}, form)
+            params: dict[str, float] = {"blocks": columns // 32, "shares": 1, "scale_step": 0}
+            tape.run("low_project", [targets * RANK, 1], bound, params, form)
             yield self._figure("low_project", "", f"{shape} 1 row", tape, 4 * (inner + columns), 2 * inner)
             tape = Tape(self.device, "bench")
             params = {"n": width, "rows": rows, "y_stride": width, "y_offset": 0, **edges, "alternate": True}

@@ -6,7 +6,7 @@
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
 //   SOFTCAP  cap · tanh(y / cap)
-//   SCALE    y · side[n]
+//   SCALE    y · side[r, n]; a side_stride of 0 means one side for all rows
 //   CLIPPED  as in tile.wgsl: x and y between bounds, a bias with BIAS, K that ends within its last block
 //   EXPERTS  as in experts_matvec.wgsl: group.z is a slot, a thread does one row of x with one of W, two for GEGLU, and
 //            loads all of both
@@ -34,6 +34,9 @@ struct Params {
 //#endif
 //#if SOFTCAP
   cap: f32,
+//#endif
+//#if SCALE
+  side_stride: u32,
 //#endif
 //#endif
 }
@@ -154,13 +157,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var i = 0u; i < count; i++) {
     for (var j = 0u; j < 4u; j++) {
       if (n[j] < params.n) {
-        y[(first + i) * params.y_stride + params.y_offset + n[j]] = finished(n[j], sums[i][j]);
+        y[(first + i) * params.y_stride + params.y_offset + n[j]] = finished(first + i, n[j], sums[i][j]);
       }
     }
   }
 }
 
-fn finished(n: u32, sum: f32) -> f32 {
+fn finished(r: u32, n: u32, sum: f32) -> f32 {
   var result = sum;
 //#if BIAS
   result += bias[params.first + n];
@@ -172,7 +175,7 @@ fn finished(n: u32, sum: f32) -> f32 {
   result = softcap(result, params.cap);
 //#endif
 //#if SCALE
-  result *= side[n];
+  result *= side[r * params.side_stride + n];
 //#endif
   return result;
 }

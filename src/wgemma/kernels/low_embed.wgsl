@@ -1,8 +1,9 @@
 // What adapters add to the embedding of the rows' tokens:
 //
-//   y[r, k] += scale · Σ_j scales[j] · table[token(r), j] · b[j, k]
+//   y[r, k] += scale · Σ_j scales[r, j] · table[token(r), j] · b[j, k]
 //
-//   rows [R] Row (row.wgsl); table [vocab, rank] f32; b [rank, K] f32; scales [rank] f32; y [R, K] f32
+//   rows [R] Row (row.wgsl); table [vocab, rank] f32; b [rank, K] f32; y [R, K] f32
+//   scales [R, scale_step] f32, a step of 0 being one setting for all rows
 //   a soft row, whose number is no token, is left alone (embed.wgsl)
 //
 // One thread per result. Grid: (K / 64, R).
@@ -11,6 +12,7 @@ struct Params {
   columns: u32,  // K
   rank: u32,
   scale: f32,
+  scale_step: u32,
 }
 const SOFT = 0x40000000u;
 @group(0) @binding(0) var<uniform> params: Params;
@@ -27,7 +29,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x >= params.columns || token >= SOFT) { return; }
   var sum = 0.0;
   for (var j = 0u; j < params.rank; j++) {
-    sum += (scales[j] * table[(token * params.rank) + j]) * b[(j * params.columns) + id.x];
+    sum += (scales[(id.y * params.scale_step) + j] * table[(token * params.rank) + j]) * b[(j * params.columns) + id.x];
   }
   y[(id.y * params.columns) + id.x] += params.scale * sum;
 }

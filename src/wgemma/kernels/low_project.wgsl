@@ -1,11 +1,11 @@
-// A few rows' inputs as adapters see them:   z[r, n] = scales[n] · Σ_k a[n, k] · x[r, k]
+// A few rows' inputs as adapters see them:   z[r, n] = scales[r, n] · Σ_k a[n, k] · x[r, k]
 // Or as a router does, whose matrix has few rows, too; BARE: without scales.
 //
 // The result is left in shares that are to be added up: each is what a part of k gives. What is MADE lies in the first.
 //
 //   x                      MADE: on the way and written to x_out, from the residual stream (residual.wgsl) or, JOIN, from
 //                          what the splits of a history gave (joined.wgsl); else x [R, K]
-//   a [N, K] f32; scales [N] f32; z [R, N, shares] f32
+//   a [N, K] f32; scales [R, scale_step] f32, a step of 0 being one setting for all rows; z [R, N, shares] f32
 //
 // One workgroup per share (low_share.wgsl), since N is small. A thread asks for all it needs of a before x is made.
 // Grid: (N, R, shares); MADE: (N, R).
@@ -13,6 +13,9 @@
 struct Params {
   blocks: u32,  // K / 32
   shares: u32,
+//#if !BARE
+  scale_step: u32,
+//#endif
 //#if MADE
 //#if JOIN
   heads: u32,
@@ -45,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 //#if BARE
   let scale = 1.0;
 //#else
-  let scale = scales[group.x];
+  let scale = scales[group.y * params.scale_step + group.x];
 //#endif
 //#if MADE
   let quads = params.blocks * 8u;

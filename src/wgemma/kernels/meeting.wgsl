@@ -1,5 +1,5 @@
 // An adapter's z, made by the dispatch that needs it: its first workgroups do, and the others, once they have done
-// everything else, wait for what is not there yet. What z is, low_project.wgsl says.
+// everything else, wait for what is not there yet. What z is, low_project.wgsl says; here all rows have one setting.
 //
 //   z [R, N, shares]  the bits of f32, cleared beforehand: 0 is what is not there yet, and so a zero is told as −0
 //   a [N, K] f32; low_scales [N] f32

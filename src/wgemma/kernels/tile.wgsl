@@ -5,7 +5,7 @@
 //
 //   x [R, K] f32; y [R, y_stride] f32, written from y_offset on
 //   SOFTCAP  cap · tanh(y / cap)
-//   SCALE    y · side[n]
+//   SCALE    y · side[r, n]; a side_stride of 0 means one side for all rows
 //   CLIPPED  clamp(Σ_k W[n, k] · clamp(x[r, k]) + bias[n]); bias [·] from `first` on, only with BIAS. K may end within
 //            its last block of 32: the weights there are zeros
 //   EXPERTS  rows of y are pairs of a row and an expert with N rows of W of its own; group.y is one of the `tiles` that
@@ -31,6 +31,9 @@ struct Params {
 //#endif
 //#if SOFTCAP
   cap: f32,
+//#endif
+//#if SCALE
+  side_stride: u32,
 //#endif
 //#if EXPERTS
   share: u32,
@@ -198,7 +201,7 @@ fn store_one(part: u32, r: u32, n: u32, sum: f32) {
   result = softcap(result, params.cap);
 //#endif
 //#if SCALE
-  result *= side[n];
+  result *= side[r * params.side_stride + n];
 //#endif
 //#if WEIGHTED
   result *= weights[r];

@@ -1,19 +1,22 @@
 """Adapters on the GPU: all loaded ones form one low-rank product beside each group of matrices that share an input.
 
-    z[r, t·R + j] = scales[t·R + j] · Σ_k a[t·R + j, k] · x[r, k]
+    z[r, t·R + j] = scales[r, t·R + j] · Σ_k a[t·R + j, k] · x[r, k]
     y[r, n]      += Σ_j z[r, t(n)·R + j] · b[j, n]
 
-    a [T·R, K], b [R, N], scales [T·R]; t(n) is the target of result n: n % 2 where the rows of gate and up
-    alternate, otherwise the number of the two edges at or before n.
+    a [T·R, K], b [R, N]; t(n) is the target of result n: n % 2 where the rows of gate and up alternate, otherwise the
+    number of the two edges at or before n.
 
 z has its own dispatch; for a few rows, on devices that can, the dispatch that needs z computes it in its `meeting`.
 Adapters are concatenated along R, so a scale of 0 switches one off; parts an adapter lacks are zeros. Each expert has
 its own product: a [E·T·R, K], b [E, R, N]. The embedding's product looks up a token instead of multiplying (`Table`).
+
+A pass over one sequence has one setting for all its rows: scales [T·R], with a step of 0 from row to row. A pass over
+several has one for each row (`Lows.by_row`), in a buffer of its own, so that the two kinds of passes may alternate.
 """
 
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wgemma.errors import AdapterError
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT
@@ -80,12 +83,13 @@ class Low:
     width: int  # N
     a: Matrix  # F32 [T·R, K]
     b: Binding  # [R, N]
-    scales: Binding  # [T·R]
+    scales: Binding  # [T·R], or [rows, scale_step] of which T·R are this group's
     edges: tuple[int, int]
     interleaved: bool
     places: tuple[TensorPlace, ...]
     experts: int = 1
     meeting: Span | None = None  # [FEW, z], for a dispatch that computes its own z (kernels/meeting.wgsl)
+    scale_step: int = 0  # from one row's scales to the next one's; 0: all rows have the same
 
     @property
     def columns(self) -> int:
@@ -96,10 +100,20 @@ class Low:
     def shares(self) -> int:
         return z_shares(self.a.columns)
 
+    def from_row(self, first: int) -> "Low":
+        """For the rows from `first` on."""
+        if not self.scale_step or not first:
+            return self
+        assert isinstance(self.scales, Span)
+        skipped = 4 * first * self.scale_step
+        span = Span(self.scales.buffer, self.scales.offset + skipped, self.scales.size - skipped)
+        return replace(self, scales=span)
+
 
 @dataclass(slots=True)
 class Lows:
-    """The `Low` of each layer's groups that have one. `entries` map positions in `scales` to adapters."""
+    """The `Low` of each layer's groups that have one. `scales` holds one setting, or one for each of `rows`; `entries`
+    map positions in a setting to adapters."""
 
     layers: tuple[dict[str, Low], ...]
     entries: list["ScaleEntry"]
@@ -108,6 +122,7 @@ class Lows:
     head: Low | None = None
     slots: int = 1  # experts per row
     meetings: Buffer | None = None  # all meetings; a pass of a few rows clears it first
+    rows: int = 0  # the most rows of a pass whose rows have settings of their own; 0: all have the same
 
     def of(self, layer: int, group: str) -> Low | None:
         return self.layers[layer].get(group)
@@ -118,25 +133,62 @@ class Lows:
         lows = [*(low for layer in self.layers for low in layer.values()), *([self.head] if self.head else [])]
         return max((low.columns * (self.slots if low.experts > 1 else low.shares) for low in lows), default=0)
 
-    def set_scales(self, device: Device, scales: Mapping[str, float]) -> None:
-        """Sets the adapters' scales; unnamed ones are off. Recorded tapes stay valid."""
+    def set_scales(self, device: Device, scales: Mapping[str, float], row: int = 0) -> None:
+        """Sets the adapters' scales, for one row if rows have their own; unnamed ones are off. Recorded tapes stay
+        valid."""
         if self.scales is None:
             return
-        values = array("f", bytes(self.scales.size))
+        assert row < max(self.rows, 1)
+        size = self.scales.size // max(self.rows, 1)
+        values = array("f", bytes(size))
         for entry in self.entries:
             value = entry.scale * scales.get(entry.adapter, 0.0)
             values[entry.first : entry.first + entry.count] = array("f", [value]) * entry.count
-        device.write(self.scales, 0, values.tobytes())
+        device.write(self.scales, row * size, values.tobytes())
+
+    def by_row(self, ledger: Ledger, rows: int) -> "Lows":
+        """The same adapters for passes of up to `rows` rows that each have a setting of their own, all off at first."""
+        assert not self.rows
+        if self.scales is None:
+            return replace(self, rows=rows)
+        one, limits = self.scales.size, ledger.device.limits
+        if rows * one > min(limits.binding, limits.buffer):
+            raise AdapterError(
+                f"the adapters' scales for {rows} sequences take {rows * one} bytes, more than this GPU binds at once. "
+                "Load fewer adapters, or some of lower rank."
+            )
+        buffer = ledger.buffer(rows * one, "adapter scales by row")
+
+        def spread(scales: Binding) -> Span:
+            """From the first row's scales to the last one's."""
+            assert isinstance(scales, Span)
+            return Span(buffer, scales.offset, (rows - 1) * one + scales.size)
+
+        def own(low: Low) -> Low:
+            # Meetings know one setting for all rows, so z has a dispatch of its own here.
+            return replace(low, scales=spread(low.scales), scale_step=one // 4, meeting=None)
+
+        table = self.embedding
+        return replace(
+            self,
+            layers=tuple({name: own(low) for name, low in layer.items()} for layer in self.layers),
+            scales=buffer,
+            embedding=replace(table, scales=spread(table.scales), scale_step=one // 4) if table else None,
+            head=own(self.head) if self.head else None,
+            meetings=None,
+            rows=rows,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Added to a token's embedding: √d · Σ_j scales[j] · rows[token, j] · b[j]."""
+    """Added to a token's embedding: √d · Σ_j scales[r, j] · rows[token, j] · b[j]."""
 
     rank: int
     rows: Binding  # [vocab, R]
     b: Binding  # [R, width]
-    scales: Binding  # [R]
+    scales: Binding  # [R], or [rows, scale_step]
+    scale_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

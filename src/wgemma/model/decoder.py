@@ -62,6 +62,7 @@ class Decoder:
     def record(self, p: Pass, layers: int | None = None) -> Stream:
         """From the rows' tokens to the residual stream after the last layer, or after fewer layers."""
         stream = Stream(self.scratch["h"], self.scratch["h2"], self.scratch["zeros"])
+        assert not p.lows or p.rows <= (p.lows.rows or p.rows)  # every row has scales
         if p.lows and p.lows.meetings and self._meets(p):
             count = p.lows.meetings.size // 4
             p.tape.run("clear", [min(64, -(-count // 256))], {"words": p.lows.meetings}, {"count": count})
@@ -149,15 +150,15 @@ class Decoder:
     def head_of_some(self, tape: Tape, first: int, rows: int, logits: Buffer, lows: Lows | None = None) -> None:
         """Logits [rows, vocab] of a settled pass, from row `first` on."""
         source = _rows_of(self.settled, first, rows, self.config.width)
-        self._head(tape, rows, source, self._logits(logits, lows))
+        self._head(tape, rows, source, self._logits(logits, lows, first))
 
     def _head(self, tape: Tape, rows: int, source: Input, result: Result) -> None:
         if result.low is not None and result.z is not None:
             source = self.matmuls.project(tape, result.low, rows, source, result.z)
         self.matmuls.linear(tape, self.weights.head, rows, source, result)
 
-    def _logits(self, logits: Buffer, lows: Lows | None) -> Result:
-        low = lows.head if lows else None
+    def _logits(self, logits: Buffer, lows: Lows | None, first: int = 0) -> Result:
+        low = lows.head.from_row(first) if lows and lows.head else None
         z = self.scratch["z head"] if low else None
         return Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0, low=low, z=z)
 
@@ -177,7 +178,7 @@ class Decoder:
         """Adds the adapters' part of the embedding."""
         width = self.config.width
         bindings: dict[str, Binding] = {"rows": p.row_buffer, "table": table.rows, "b": table.b, "scales": table.scales}
-        params = {"columns": width, "rank": table.rank, "scale": width**0.5}
+        params = {"columns": width, "rank": table.rank, "scale": width**0.5, "scale_step": table.scale_step}
         p.tape.run("low_embed", [-(-width // 64), p.rows], {**bindings, "y": y}, params)
 
     def _per_layer_inputs(self, p: Pass, stream: Stream) -> None:
@@ -267,11 +268,12 @@ class Decoder:
         for first in range(0, p.rows, step):
             rows = min(step, p.rows - first)
             some = _rows_of(x, first, rows, self.config.width)
-            self._geglu_step(p, layer, rows, some, _rows_of(y, first, rows, layer.config.ffn_width))
+            self._geglu_step(p, layer, rows, some, _rows_of(y, first, rows, layer.config.ffn_width), first)
 
-    def _geglu_step(self, p: Pass, layer: TextLayer, rows: int, source: Input, y: Binding) -> None:
+    def _geglu_step(self, p: Pass, layer: TextLayer, rows: int, source: Input, y: Binding, first: int = 0) -> None:
+        """The rows from `first` on."""
         tape, gate_up, wide = p.tape, layer.ffn.gate_up, self.scratch["wide"]
-        low, z = p.low(layer, "gate_up"), None
+        low, z = p.low(layer, "gate_up", first), None
         if low is not None:
             z = self._z(p, low, "gate_up")
             source = self.matmuls.project(tape, low, rows, source, z)

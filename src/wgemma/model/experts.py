@@ -117,5 +117,5 @@ def _add(
     matmuls.experts(p.tape, low.a, replace(choices, groups=None), source, z, weights=weights)
     bindings: dict[str, Binding] = {"z": z, "b": low.b, "scales": low.scales, "chosen": choices.chosen, "y": y}
     params = {"n": low.width, "slots": choices.slots, "rank": low.rank, "z_stride": low.columns}
-    params["alternate"] = low.interleaved
+    params |= {"alternate": low.interleaved, "scale_step": low.scale_step}
     p.tape.run("low_experts", [-(-low.width // 64), p.rows, choices.slots], bindings, params)

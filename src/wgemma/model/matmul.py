@@ -128,7 +128,7 @@ class Result:
     GEGLU    gelu(y₂ₙ) · y₂ₙ₊₁
     PLE      gelu(yₙ) · side[r, side_offset + n], with rows of `side` side_stride apart
     SOFTCAP  cap · tanh(yₙ / cap)
-    SCALE    yₙ · side[n], only for many rows
+    SCALE    yₙ · side[r, n], only for many rows; a side_stride of 0 means one side for all
 
     Before that, adapters are added: the results are those of `low` from `low_first` on, and `z` comes from `project`,
     unless the product `meets`.
@@ -160,6 +160,8 @@ class Result:
         """Parameters of `then`, for the results from `first` on."""
         if self.then == "PLE":
             return {"side_stride": self.side_stride, "side_offset": self.side_offset + first}
+        if self.then == "SCALE":
+            return {"side_stride": self.side_stride}
         return {"cap": self.cap} if self.then == "SOFTCAP" else {}
 
     @property
@@ -265,14 +267,14 @@ class Matmuls:
         if rows <= self.few:
             return self._project_few(tape, low, rows, source, z)
         x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
-        self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales))
+        self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales, side_stride=low.scale_step))
         return x
 
     def _project_few(self, tape: Tape, low: Low, rows: int, source: Input | Joined, z: Binding) -> Binding:
         """The same for a few rows, which may still have to be joined."""
         bindings: dict[str, Binding] = {"a": low.a.parts[0].codes, "scales": low.scales, "z": z}
         grid, columns, shares = [low.columns, rows], low.a.columns, low.shares
-        params: dict[str, float] = {"blocks": low.a.blocks, "shares": shares}
+        params: dict[str, float] = {"blocks": low.a.blocks, "shares": shares, "scale_step": low.scale_step}
         if isinstance(source, Residual | Joined):
             bindings |= {**source.bindings(), "x_out": source.x}
             params |= source.params(rows, self.eps)
@@ -283,7 +285,8 @@ class Matmuls:
         return source
 
     def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
-        """The product of the `count` rows that the GPU wrote to `picked`."""
+        """The product of the `count` rows that the GPU wrote to `picked`. Where rows have settings of their own,
+        result i takes row i's: then all rows have to be picked, in order."""
         if result.low is not None and result.z is not None:
             x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
             self.linear(tape, matrix, count, x, result)

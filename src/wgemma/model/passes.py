@@ -65,10 +65,12 @@ class Pass:
     row_buffer: Buffer
     cache: KeyValues
     depth: int
-    lows: Lows | None = None  # the active adapters
+    lows: Lows | None = None  # the active adapters; with `lows.rows`, every row has its own setting
 
-    def low(self, layer: TextLayer, group: str) -> Low | None:
-        return self.lows.of(layer.config.index, group) if self.lows else None
+    def low(self, layer: TextLayer, group: str, first: int = 0) -> Low | None:
+        """The adapters of a group, for the rows from `first` on."""
+        low = self.lows.of(layer.config.index, group) if self.lows else None
+        return low.from_row(first) if low else None
 
 
 @dataclass(slots=True)

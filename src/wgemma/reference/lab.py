@@ -181,6 +181,17 @@ class Lab:
         """Norm weights: around one, like trained ones."""
         return 1 + self.normal(*shape, scale=0.2)
 
+    def scales(self, rows: int, n: int, own: bool) -> tuple[Array, Buffer, int]:
+        """n scales for all rows, or for every row its `own`; on the device, and the step between rows. NaN fills the
+        gaps, and the first row's own are zeros."""
+        if not own:
+            scales = self.normal(n)
+            return scales, self.put(scales), 0
+        spread = np.full((rows, n + 3), np.nan, np.float32)
+        spread[:, :n] = self.normal(rows, n)
+        spread[0, :n] = 0
+        return spread[:, :n], self.put(spread), n + 3
+
     def activations(self, *shape: int, extreme: str = "") -> Array:
         """Rows of activations; `extreme` is zeros, huge, nan (one, in the second row if there is one), or nothing."""
         x = self.normal(*shape)

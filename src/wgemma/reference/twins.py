@@ -126,7 +126,7 @@ def capped(y: Array, cap: float) -> Array:
 
 def low_project(a: Array, x: Array, scales: Array, shares: int, *, made: bool) -> Array:
     """scales[n] · Σ_k a[n, k] · x[r, k]: [R, N, shares], each share of so many vectors of four; `made`, all in the
-    first."""
+    first. `scales` has one setting for all rows, or one for each: [N] or [R, N]."""
     each = 4 * -(-(a.shape[1] // 4) // shares)
     z: Array = np.zeros((len(x), len(a), shares))
     for share in range(1 if made else shares):
@@ -142,14 +142,15 @@ def low(z: Array, b: Array, targets: NDArray[np.int64]) -> Array:
 
 
 def low_experts(z: Array, b: Array, scales: Array, chosen: NDArray[np.int64], targets: NDArray[np.int64]) -> Array:
-    """Σ_j scales[t, j] · z[r, s, t, j] · b[chosen[r, s], j, n], t = targets[n]: z [R, S, T, rank], b [E, rank, N]."""
-    scaled = (wide(z) * wide(scales))[:, :, targets]
-    y: Array = np.einsum("rsnj,rsjn->rsn", scaled, wide(b)[chosen])
+    """Σ_j scales[t, j] · z[r, s, t, j] · b[chosen[r, s], j, n], t = targets[n]: z [R, S, T, rank], b [E, rank, N].
+    Every row may have scales of its own."""
+    weighed = wide(z) * wide(scales).reshape(-1, 1, *z.shape[2:])
+    y: Array = np.einsum("rsnj,rsjn->rsn", weighed[:, :, targets], wide(b)[chosen])
     return y
 
 
 def low_embed(table: Array, b: Array, scales: Array, tokens: Sequence[int], scale: float) -> Array:
-    """scale · Σ_j scales[j] · table[token, j] · b[j]: [R, K]."""
+    """scale · Σ_j scales[j] · table[token, j] · b[j]: [R, K]. Every row may have scales of its own."""
     return np.float32(scale) * ((wide(table)[list(tokens)] * wide(scales)) @ wide(b))
 
 

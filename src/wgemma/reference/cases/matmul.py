@@ -344,13 +344,17 @@ def _low_cases() -> Iterator[Case]:
         yield case(_low_project, columns != 96, rows=3, n=7, columns=columns, source=source)
     for source in ("", "norm"):
         yield case(_low_project, True, rows=2, n=5, columns=2144, source=source, shares=3)
+        yield case(_low_project, True, rows=3, n=7, columns=288, source=source, own=True)
     yield case(_low_project, True, rows=2, n=5, columns=2816, source="", bare=True)
     for rows, heads, head, splits in ((2, 9, 256, 4), (3, 5, 32, 3), (1, 64, 64, 2)):
         options = {"rows": rows, "heads": heads, "head": head, "splits": splits}
         yield case(_low_joined, splits == 4, "low_project", n=7, **options)
+    yield case(_low_joined, False, "low_project", n=7, rows=3, heads=5, head=32, splits=2, own=True)
     for n, count in ((70, 2), (33, 1)):
         yield case(_low_experts, True, rows=3, n=n, count=count)
+        yield case(_low_experts, count == 2, rows=3, n=n, count=count, own=True)
     yield case(_low_embed, True, columns=96)
+    yield case(_low_embed, True, columns=96, own=True)
     yield case(_low_embed, False, columns=32)
 
 
@@ -370,14 +374,14 @@ def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, ex
 
 
 def _low_project(
-    lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False, shares: int = 1
+    lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False, shares: int = 1, own: bool = False
 ) -> Outcome:
-    """`source` as in matvec's cases; `bare` without scales."""
+    """`source` as in matvec's cases; `bare` without scales; every row with its `own`."""
     a, x, scale = lab.normal(n, columns), lab.normal(rows, columns), 0.7
-    scales = np.ones(n) if bare else lab.normal(n)
+    scales, weighing, step = lab.scales(rows, n, own)
     v = kept = untouched(rows, columns)
     h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n * shares)
-    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "h_out": h_out, "x_out": x_out}
+    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": weighing, "z": z, "h_out": h_out, "x_out": x_out}
     if source:
         o, norms = lab.normal(rows, columns), lab.norms(2, columns)
         bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms)}
@@ -388,51 +392,55 @@ def _low_project(
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
     constants |= {"PAIRS": pairs(columns), "AHEAD": 2, "BARE": bare}
     grid = [n, rows] if source else [n, rows, shares]
-    params: dict[str, float] = {"blocks": columns // 32, "shares": shares}
+    params: dict[str, float] = {"blocks": columns // 32, "shares": shares, **({} if bare else {"scale_step": step})}
     params |= {"scale": scale, "eps": EPS} if source else {}
     lab.run("low_project", grid, bindings, params, constants)
-    expected = twins.low_project(a, x, scales, shares, made=bool(source))
+    expected = twins.low_project(a, x, np.ones(n) if bare else scales, shares, made=bool(source))
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))
     return Outcome(written, (framed(expected), framed(v), framed(kept)), F32)
 
 
-def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int) -> Outcome:
+def _low_joined(lab: Lab, rows: int, n: int, heads: int, head: int, splits: int, own: bool = False) -> Outcome:
     columns = heads * head
-    a, scales, z = lab.normal(n, columns), lab.normal(n), lab.out(rows * n)
+    a, (scales, weighing, step), z = lab.normal(n, columns), lab.scales(rows, n, own), lab.out(rows * n)
     joined, x = _pieces(lab, rows, heads, head, splits)
-    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": lab.put(scales), "z": z, "x_out": joined.x}
-    params = {"blocks": columns // 32, "shares": 1, **joined.params(rows, EPS)}
+    bindings: dict[str, Binding] = {"a": lab.put(a), "scales": weighing, "z": z, "x_out": joined.x}
+    params = {"blocks": columns // 32, "shares": 1, "scale_step": step, **joined.params(rows, EPS)}
     constants = {"THREADS": THREADS, **joined.constants(columns)}
     lab.run("low_project", [n, rows], {**bindings, **joined.bindings()}, params, constants)
     expected = twins.linear(a, x) * twins.wide(scales)
     return Outcome((lab.read(z), lab.read(joined.x)), (framed(expected), framed(x)), F32)
 
 
-def _low_experts(lab: Lab, rows: int, n: int, count: int) -> Outcome:
+def _low_experts(lab: Lab, rows: int, n: int, count: int, own: bool = False) -> Outcome:
     """Five experts, three slots per row; `count` targets, interleaved."""
     experts, slots, rank = 5, 3, 4
     chosen = np.stack([lab.rng.permutation(experts)[:slots] for _ in range(rows)])
-    z, b, scales = lab.normal(rows, slots, count, rank), lab.normal(experts, rank, n), lab.normal(count, rank)
+    z, b = lab.normal(rows, slots, count, rank), lab.normal(experts, rank, n)
+    scales, weighing, step = lab.scales(rows, count * rank, own)
     before, room = lab.normal(rows, slots, n), lab.out(rows * slots * n)
     lab.device.write(room, 0, before.astype("<f4").tobytes())
-    bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b), "scales": lab.put(scales), "y": room}
+    bindings: dict[str, Binding] = {"z": lab.put(z), "b": lab.put(b), "scales": weighing, "y": room}
     bindings["chosen"] = lab.put(chosen, "<u4")
     params = {"n": n, "slots": slots, "rank": rank, "z_stride": count * rank, "alternate": count > 1}
+    params["scale_step"] = step
     lab.run("low_experts", [-(-n // 64), rows, slots], bindings, params)
     expected = before + twins.low_experts(z, b, scales, chosen, np.arange(n) % count)
     return Outcome((lab.read(room),), (framed(expected),), F32)
 
 
-def _low_embed(lab: Lab, columns: int) -> Outcome:
+def _low_embed(lab: Lab, columns: int, own: bool = False) -> Outcome:
     """Rows of tokens, and a soft row that must stay unchanged."""
     rank, vocab, tokens, soft = 5, 9, [3, 8, 0, 3], 1 << 30
-    table, b, scales = lab.normal(vocab, rank), lab.normal(rank, columns), lab.normal(rank)
+    table, b = lab.normal(vocab, rank), lab.normal(rank, columns)
+    scales, weighing, step = lab.scales(len(tokens), rank, own)
     before, room = lab.normal(len(tokens) + 1, columns), lab.out((len(tokens) + 1) * columns)
     lab.device.write(room, 0, before.astype("<f4").tobytes())
     rows = lab.put_rows([Row(1, 0, token) for token in (*tokens, soft)])
-    bindings: dict[str, Binding] = {"table": lab.put(table), "b": lab.put(b), "scales": lab.put(scales)}
-    grid = [-(-columns // 64), len(tokens) + 1]
-    lab.run("low_embed", grid, {**bindings, "rows": rows, "y": room}, {"columns": columns, "rank": rank, "scale": 3.0})
+    bindings: dict[str, Binding] = {"table": lab.put(table), "b": lab.put(b), "scales": weighing}
+    bindings |= {"rows": rows, "y": room}
+    params = {"columns": columns, "rank": rank, "scale": 3.0, "scale_step": step}
+    lab.run("low_embed", [-(-columns // 64), len(tokens) + 1], bindings, params)
     expected = twins.wide(before)
     expected[: len(tokens)] += twins.low_embed(table, b, scales, tokens, 3.0)
     return Outcome((lab.read(room),), (framed(expected),), F32)

@@ -22,6 +22,8 @@ def cases() -> Iterator[Case]:
 def _tile_cases() -> Iterator[Case]:
     """What follows the product, every tile height, and every type with the tallest."""
     yield case(_tile, True, kind="F32", rows=64, n=70, columns=96, scaled=True)
+    for rows in (9, 70):
+        yield case(_tile, rows == 9, kind="F32", rows=rows, n=70, columns=96, scaled=True, own=True)
     for cap in (3.0, 0.0):
         yield case(_tile, cap > 0, kind="Q8_0", rows=33, n=65, columns=96, cap=cap)
     for extreme in ("zeros", "huge", "nan"):
@@ -53,6 +55,7 @@ class Tile:
     extreme: str = ""
     by: str = "tile"
     scaled: bool = False
+    own: bool = False  # every row has its own scales
     shares: int = 1
 
 
@@ -61,14 +64,15 @@ def _tile(lab: Lab, asked: Tile) -> Outcome:
     rows, n, cap, shares = asked.rows, asked.n, asked.cap, asked.shares
     matrix, w = lab.weights(asked.kind, n, asked.columns, asked.most)
     stride, x = n + 5, lab.activations(rows, asked.columns, extreme=asked.extreme)
-    given, y, side = lab.put(x), lab.out(shares * rows * stride), lab.normal(n)
-    scales = lab.put(side)
+    given, y = lab.put(x), lab.out(shares * rows * stride)
+    side, scales, step = lab.scales(rows, n, asked.own)
     direct = asked.by == "direct"
     form = direct_form(lab.device) if direct else tile_form(rows, n, narrow=0)
     constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": asked.scaled, **form}
     for part in matrix.parts:
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
         params |= {"y_stride": stride, "y_offset": OFFSET + part.first, **({} if cap is None else {"cap": cap})}
+        params |= {"side_stride": step} if asked.scaled else {}
         bindings = {**part.bindings(), "x": given, "y": y, "side": scales}
         grid = direct_grid(part.rows, rows, form) if direct else [-(-part.rows // 64), -(-rows // form["ROWS"]), shares]
         lab.run(asked.by, grid, bindings, params, constants)
@@ -159,6 +163,7 @@ def _direct_cases() -> Iterator[Case]:
         yield case(_tile, False, "direct", kind=kind, rows=3, n=65, columns=wide, most=50, by="direct")
     yield case(_tile, True, "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, by="direct")
     yield case(_tile, True, "direct", kind="F32", rows=5, n=70, columns=96, scaled=True, by="direct")
+    yield case(_tile, True, "direct", kind="F32", rows=35, n=7, columns=96, scaled=True, own=True, by="direct")
     for extreme in ("zeros", "huge", "nan"):
         options = {"extreme": extreme, "by": "direct"}
         yield case(_tile, extreme == "nan", "direct", kind="Q8_0", rows=5, n=65, columns=96, cap=3.0, **options)
