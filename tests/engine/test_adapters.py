@@ -16,14 +16,14 @@ from fake_device import FakeDevice
 from one_sequence import OneSequence, engine_on
 from real_shapes import write_e2b
 from wgemma.engine import saved
-from wgemma.engine.adapting import Adapters
+from wgemma.engine.adapting import ALL, BARE, Adapters
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import restore, save
 from wgemma.files.adapters import AdapterFile, Pair, write_gguf_adapter
-from wgemma.gpu.device import Limits
+from wgemma.gpu.device import Buffer, Limits
 from wgemma.gpu.native import NativeBuffer, NativeDevice
 from wgemma.model.config import Config, find_tensors
 from wgemma.sync import iterate, run
@@ -113,11 +113,12 @@ def test_an_adapter_that_does_not_fit_changes_nothing(model: wgemma.Model, loras
     assert greedy(model) == before
 
 
-@pytest.mark.parametrize("label", ["adapter", "adapter scales", "z"])
+@pytest.mark.parametrize("label", ["adapter", "adapter scales", "adapter scales by row", "z"])
 def test_without_room_for_one_more_the_others_go_on(
     blob: Path, gpu: NativeDevice, loras: dict[str, Path], monkeypatch: pytest.MonkeyPatch, label: str
 ) -> None:
     with wgemma.load(blob, device=gpu, adapter=loras["first"]) as model:
+        run(backend_of(model).engine.make_settings(3))
         expected, allocated, plenty = greedy(model), gpu.allocated, gpu.buffer
 
         def scarce(size: int, name: str) -> NativeBuffer:
@@ -200,6 +201,82 @@ def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> Non
     assert [token.id for token in iterate(fork.generate(PROMPT, Sampling(temperature=0), 4))] == expected["first"]
     for session in sessions.values():
         session.free()
+
+
+def test_rows_get_settings_of_their_own_and_only_changes_are_uploaded(
+    model: wgemma.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, device = backend_of(model).engine, backend_of(model).device
+    first, second, both = (engine.adapters.choose(choice) for choice in ("first", "second", ALL))
+    engine.weigh(both)
+    run(engine.make_settings(4))
+    lows = engine.at_work_by_row([BARE, first])
+    assert lows is engine.row_lows and lows is not None and lows.rows == 4
+    assert engine.at_work_by_row([BARE, BARE]) is None and engine.at_work(first) is engine.lows
+    size, uploaded, write = lows.scales.size // 4, [], device.write  # type: ignore[union-attr]
+
+    def spy(buffer: Buffer, offset: int, data: bytes) -> None:
+        assert buffer is lows.scales
+        uploaded.append(offset // size)
+        write(buffer, offset, data)
+
+    monkeypatch.setattr(device, "write", spy)
+    for settings, changed in (
+        ({0: first, 1: BARE, 3: second}, [0, 3]),
+        ({0: first, 1: second, 3: second}, [1]),
+        ({0: first, 1: second}, [3]),
+        ({0: first, 1: second, 2: both}, [2]),
+    ):
+        engine.weigh_rows(settings)
+        assert sorted(uploaded) == changed
+        uploaded.clear()
+    monkeypatch.undo()
+    scales = np.frombuffer(run(device.read(lows.scales)), np.float32).reshape(4, -1)  # type: ignore[arg-type]
+    one = np.frombuffer(run(device.read(engine.lows.scales)), np.float32)  # type: ignore[union-attr, arg-type]
+    assert (scales[2] == one).all() and (scales[0] + scales[1] == one).all() and not scales[3].any()
+    assert scales[0].any() and scales[1].any()
+
+
+def test_more_rows_with_settings_record_anew_and_other_adapters_keep_the_rows(
+    blob: Path, gpu: NativeDevice, loras: dict[str, Path]
+) -> None:
+    before = gpu.allocated
+    with wgemma.load(blob, device=gpu) as model:
+        engine = backend_of(model).engine
+        run(engine.make_settings(2))
+        adapted = engine.adapted
+        model.load_adapter(loras["first"], "x")
+        assert engine.row_lows is not None and engine.row_lows.rows == 2
+        said, small = greedy(model), gpu.allocated
+        run(engine.make_settings(2))
+        assert engine.adapted == adapted + 1 and gpu.allocated == small
+        run(engine.make_settings(8))
+        assert engine.adapted == adapted + 2 and engine.row_lows.rows == 8
+        one = engine.lows.scales.size  # type: ignore[union-attr]
+        assert gpu.allocated == small + 6 * one
+        assert greedy(model) == said
+        engine.weigh_rows({7: engine.adapters.choose("x")})
+        model.load_adapter(loras["second"], "y")
+        assert engine.row_lows.rows == 8
+        assert not np.any(np.frombuffer(run(gpu.read(engine.row_lows.scales)), np.float32))  # type: ignore[arg-type]
+        model.unload_adapter("x")
+        model.unload_adapter("y")
+        assert engine.row_lows is None and engine.at_work_by_row([BARE]) is None
+    assert gpu.allocated == before
+
+
+def test_settings_of_more_rows_than_a_binding_holds_are_refused(
+    model: wgemma.Model, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, said = backend_of(model).engine, greedy(model)
+    run(engine.make_settings(2))
+    lows, adapted, allocated = engine.row_lows, engine.adapted, gpu.allocated
+    monkeypatch.setattr(gpu, "limits", Limits(binding=lows.scales.size + 256))  # type: ignore[union-attr]
+    with pytest.raises(wgemma.AdapterError, match=r"scales for 64 sequences take .* Load fewer adapters"):
+        run(engine.make_settings(64))
+    monkeypatch.undo()
+    assert (engine.row_lows, engine.adapted, engine.setting_rows, gpu.allocated) == (lows, adapted, 2, allocated)
+    assert greedy(model) == said
 
 
 def test_an_adapter_that_goes_while_a_call_waits_is_missed(model: wgemma.Model) -> None:

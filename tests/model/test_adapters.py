@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 import wgemma
 from adapter_maker import pair
 from gguf_writer import write_gguf
+from wgemma.engine.adapting import Choice
 from wgemma.engine.backend import GpuBackend
+from wgemma.engine.runner import Runner
 from wgemma.errors import AdapterError
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.gpu.device import Limits, Span
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
-from wgemma.model import attention
-from wgemma.model.adapters import MOST_BINDINGS, load_adapters, lows_over, meets
+from wgemma.model import attention, forms
+from wgemma.model.adapters import MOST_BINDINGS, Lows, load_adapters, lows_over, meets
 from wgemma.model.config import Config, find_tensors
+from wgemma.model.passes import Pass
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import quantize
 from wgemma.sync import run
@@ -225,6 +228,79 @@ def test_two_adapters_are_the_sum_of_their_parts(
         model.load_adapter(folder / "e2b-lora9.gguf", "b", scale=0.5)
         assert model.adapters == {"b": 0.5}
         assert error(model.logits(ids), model.logits(ids, adapter={"b": 0.5})) == 0
+
+
+# -- several sequences in one pass
+
+
+def logits_of(runner: Runner, tokens: list[int], position: int, lows: Lows | None, at_once: int = 0) -> Floats:
+    """One pass over these tokens; the logits of all rows together, or of `at_once` at a time."""
+    engine, count, logits, heads = runner.engine, len(tokens), runner.all_logits(), []
+    run(runner.put_rows(tokens, position, count))
+    tape = Tape(engine.device, "pass")
+    passing = Pass(tape, count, runner.rows, runner.cache, 256, lows)
+    stream = engine.decoder.record(passing)
+    if not at_once:
+        engine.decoder.head_of_all(passing, stream, logits)
+        tape.program().replay()
+        return numpy_of(runner, count)
+    engine.decoder.settle(passing, stream)
+    tape.program().replay()
+    for first in range(0, count, at_once):
+        some = Tape(engine.device, "head")
+        engine.decoder.head_of_some(some, first, min(at_once, count - first), logits, lows)
+        some.program().replay()
+        heads.append(numpy_of(runner, min(at_once, count - first)))
+    return np.concatenate(heads)
+
+
+def numpy_of(runner: Runner, rows: int) -> Floats:
+    vocab = runner.engine.config.vocab_size
+    read = run(runner.device.read(runner.all_logits(), 0, 4 * rows * vocab))
+    return np.frombuffer(read, np.float32).reshape(rows, vocab)
+
+
+# Few rows and many, on all kernels; the many rows' feed-forward block and logits take two steps, too.
+@pytest.mark.parametrize(
+    ("model", "device", "rows"),
+    [
+        ("tiny-e2b-Q4_K_M", "gpu", 3),
+        ("tiny-e2b-Q4_K_M", "gpu", 13),
+        ("tiny-26b-a4b-F16", "compact", 3),
+        pytest.param("tiny-26b-a4b-F16", "gpu", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_every_row_of_a_pass_can_have_its_own_setting(
+    shared: Path, request: pytest.FixtureRequest, tmp_path: Path, model: str, device: str, rows: int
+) -> None:
+    path, bound = shared / f"models/{model}.gguf", 1e-3 if "e2b" in model else 5e-3
+    for seed, name in enumerate(("a", "b")):
+        write_gguf_adapter(everything(path, rank=2 + seed, seed=5000 * seed), tmp_path / f"{name}.gguf")
+    files = {name: tmp_path / f"{name}.gguf" for name in ("a", "b")}
+    choices: list[Choice] = ["a", None, {"a": 0.25, "b": -0.5}]
+    tokens = [2, *np.random.default_rng(7).integers(24, 1000, rows - 1).tolist()]
+    with wgemma.load(path, device=request.getfixturevalue(device), kv="f32", adapter=files) as loaded:
+        assert isinstance(loaded.backend, GpuBackend)
+        runner, engine = loaded.backend.runner, loaded.backend.engine
+        run(runner.enter(loaded.backend.sequence))
+        settings = [engine.adapters.choose(choices[row % 3]) for row in range(rows)]
+        run(engine.make_settings(rows + 2))
+        engine.weigh_rows(dict(enumerate(settings)))
+        lows, at_once = engine.at_work_by_row(settings), 0
+        if rows > forms.FEW:
+            engine.scratch.step, at_once = 8, 5
+        together = logits_of(runner, tokens, 0, lows, at_once)
+        for row, setting in enumerate(settings):  # on the history that the rows before have left, each with its setting
+            engine.weigh(setting)
+            alone = logits_of(runner, [tokens[row]], row, engine.at_work(setting))
+            assert error(together[row : row + 1], alone) <= bound
+        assert (logits_of(runner, tokens, 0, lows, at_once) == together).all()
+        engine.weigh_rows({})
+        bare = logits_of(runner, tokens, 0, lows, at_once)
+        exact = rows > forms.FEW  # for a few rows, another kernel makes the input of adapted matrices
+        assert error(bare, logits_of(runner, tokens, 0, None, at_once)) <= (0 if exact else bound)
+        changed = np.abs(bare - together).max(1)
+        assert changed.min() > 0.1  # also in rows without adapters, since those before have some
 
 
 # -- room made by somebody else

@@ -1,9 +1,9 @@
 """One model on one device: its weights, a pass's scratch memory, its adapters, and the per-layer rows the host
 fetches. A `Runner` runs it; after a device is lost, both are rebuilt."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from wgemma.engine.adapting import Adapters, Setting
+from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.options import Options, context_of, most_rows
 from wgemma.errors import OutOfMemory
 from wgemma.files.gguf import Gguf
@@ -35,9 +35,13 @@ class Engine:
         self.sample = b""  # a few weights, to identify the model
         self.adapters = Adapters()
         self.lows: Lows | None = None  # the adapters on the GPU
+        self.row_lows: Lows | None = None  # the same, with a setting for each row
+        self.setting_rows = 0  # the most rows with settings of their own
         self.adapted = 0  # how often they changed; a recording with adapters is valid for one value
         self._lows_ledger = ledger.part()
+        self._row_ledger = self._lows_ledger.part()
         self._weighed: Setting | None = None  # the scales currently on the GPU
+        self._weighed_rows: dict[int, Setting] = {}  # those of rows; the others' are zeros
 
     @classmethod
     async def load(
@@ -123,28 +127,73 @@ class Engine:
 
     async def adapt(self, adapters: Adapters) -> None:
         """Loads these adapters in place of the previous ones; on failure nothing changes."""
-        ledger, lows = self.ledger.part(), None
+        ledger, lows, row_lows = self.ledger.part(), None, None
+        row_ledger = ledger.part()
         if adapters:
             lows = await load_adapters(ledger, self.weights, adapters.files)
             try:
+                if self.setting_rows:
+                    row_lows = await self._by_row(row_ledger, lows, self.setting_rows)
                 await self.scratch.widen(lows.columns)
             except BaseException:
                 ledger.free()
                 raise
         self._lows_ledger.free()
-        self._lows_ledger = ledger
+        self._lows_ledger, self._row_ledger = ledger, row_ledger
         self.lows, self.adapters, self._weighed = lows, adapters, None
+        self.row_lows, self._weighed_rows = row_lows, {}
         self.adapted += 1
 
+    async def make_settings(self, rows: int) -> None:
+        """Lets up to `rows` rows of a pass have settings of their own. This invalidates earlier recordings with
+        adapters, as `adapted` shows."""
+        if rows <= self.setting_rows:
+            return
+        if self.lows is not None:
+            ledger = self._lows_ledger.part()
+            row_lows = await self._by_row(ledger, self.lows, rows)
+            self._row_ledger.free()
+            self._row_ledger, self.row_lows, self._weighed_rows = ledger, row_lows, {}
+            self.adapted += 1
+        self.setting_rows = rows
+
+    async def _by_row(self, ledger: Ledger, lows: Lows, rows: int) -> Lows:
+        """The adapters with a setting for each row; on failure the ledger is freed."""
+        try:
+            made = lows.by_row(ledger, rows)
+            await self.device.confirm()
+            return made
+        except BaseException:
+            ledger.free()
+            raise
+
     def weigh(self, setting: Setting) -> None:
-        """Sets the adapters' scales for the following replays."""
+        """Sets the adapters' scales for the following replays of passes over one sequence."""
         if self.lows is not None and setting != self._weighed:
             self.lows.set_scales(self.device, setting.by_name())
             self._weighed = setting
 
+    def weigh_rows(self, settings: Mapping[int, Setting]) -> None:
+        """Sets each row's scales for the following replays of passes over several sequences; the adapters of unnamed
+        rows are off."""
+        if self.row_lows is None:
+            return
+        for row in self._weighed_rows.keys() | settings.keys():
+            setting = settings.get(row, BARE)
+            if setting != self._weighed_rows.get(row, BARE):
+                self.row_lows.set_scales(self.device, setting.by_name(), row)
+                self._weighed_rows[row] = setting
+
     def at_work(self, setting: Setting) -> Lows | None:
         """The adapters a pass with this setting records."""
         return self.lows if setting.scales else None
+
+    def at_work_by_row(self, settings: Iterable[Setting]) -> Lows | None:
+        """The adapters a pass over several sequences records: all, if any row uses one."""
+        if not any(setting.scales for setting in settings):
+            return None
+        assert self.row_lows is not None  # `make_settings` comes first
+        return self.row_lows
 
     def free(self) -> None:
         self.ledger.free()
