@@ -121,11 +121,9 @@ def _matvec(problem: Problem) -> tuple[Array, ...]:
         y = twins.linear(w, _numbers("x", given.FEW, columns))
         return (twins.geglu(y) if then else y,)
     v, x = _residual(columns, norm=source != "sum")
-    if source == "head":
-        written = np.zeros_like(v)
-        written[given.PICKED] = v[given.PICKED]
-        return twins.capped(twins.linear(w, x[given.PICKED]), given.CAP), written
     y = twins.linear(w, x)
+    if source == "head":
+        return twins.capped(y, given.CAP), v
     if then == "geglu":
         return twins.geglu(y), v
     stride, offset = given.SIDE

@@ -1,8 +1,10 @@
 """Sampling on the GPU against 276 cases computed in double precision, and the settings' ranges."""
 
 import json
+import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +13,82 @@ import pytest
 from numpy.typing import NDArray
 
 import wgemma
-from wgemma.engine.sampling import Outcome, Sampler, Sampling, alternatives, outcome
+from wgemma.engine.sampling import (
+    REPORT_BYTES,
+    RESULTS_BYTES,
+    SETTINGS_BYTES,
+    Outcome,
+    Recipe,
+    Sampler,
+    Sampling,
+    alternatives,
+    outcome,
+)
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
+from wgemma.model.passes import Row
+from wgemma.model.rows import PAGE, RowBuffer, pages_of
 from wgemma.reference.sampling import distribution, keys
 from wgemma.sync import run
 
 Floats = NDArray[np.float32]
 
 
-class Bench:
-    """A sampler with logits and a past of the test's own choosing."""
+CONTEXT = 4096
 
-    def __init__(self, device: NativeDevice, vocab: int, suppress: tuple[int, ...] = ()) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one slot is given."""
+
+    logits: Floats
+    sampling: Sampling
+    past: list[int] = field(default_factory=lambda: [0])
+    used: bool = True
+
+
+class Bench:
+    """A sampler with logits and a past of the test's own choosing; the pages of each past are shuffled."""
+
+    def __init__(self, device: NativeDevice, vocab: int, suppress: tuple[int, ...] = (), slots: int = 1) -> None:
         config: Any = object.__new__(Config)
         object.__setattr__(config, "vocab_size", vocab)
         object.__setattr__(config, "suppress_tokens", suppress)
         self.device = device
-        self.rows = device.buffer(16, "rows")
-        self.history = device.buffer(4 * 4096, "history")
-        self.sampler = Sampler(Ledger(device), config, self.rows, self.history)
+        ledger, pages = Ledger(device), pages_of(CONTEXT)
+        self.rows = RowBuffer(ledger, slots, CONTEXT, several=True, label="rows")
+        self.history = device.buffer(4 * slots * pages * PAGE, "history")
+        self.pages = np.random.default_rng(slots).permutation(slots * pages).reshape(slots, pages)
+        for slot, own in enumerate(self.pages):
+            self.rows.put_pages(slot, 0, own.tolist(), sliding=False)
+        self.sampler = Sampler(ledger, config, self.rows, self.history, slots)
+
+    def place(self, slot: int, position: int) -> int:
+        return int(self.pages[slot, position // PAGE]) * PAGE + position % PAGE
+
+    def put(self, slot: int, seat: Seat) -> Recipe:
+        for first in range(0, len(seat.past), PAGE):
+            words = np.array(seat.past[first : first + PAGE], np.uint32)
+            self.device.write(self.history, 4 * self.place(slot, first), words.tobytes())
+        self.rows.put_rows([Row(int(seat.used), len(seat.past) - 1, seat.past[-1])], slot)
+        self.device.write(self.sampler.logits, 4 * self.sampler.stride * slot, seat.logits.tobytes())
+        return self.sampler.begin(slot, seat.sampling, CONTEXT)
+
+    def run(self, recipe: Recipe, rows: int) -> bytes:
+        """One step; the results of all slots."""
+        tape = Tape(self.device, "sample")
+        self.sampler.record(tape, recipe, 256, rows)
+        tape.program().replay()
+        return run(self.device.read(self.sampler.results))
 
     def draw(self, logits: Floats, sampling: Sampling, past: list[int]) -> tuple[Outcome, Floats]:
-        """The outcome, and the logits it was drawn from."""
-        device, sampler = self.device, self.sampler
-        device.write(self.history, 0, np.array(past, np.uint32).tobytes())
-        device.write(self.rows, 0, struct.pack("<4I", 1, len(past) - 1, past[-1], 0))
-        device.write(sampler.picked, 0, bytes(4))
-        device.write(sampler.logits, 0, logits.tobytes())
-        recipe = sampler.begin(sampling, 4096)
-        tape = Tape(device, "sample")
-        sampler.record(tape, recipe, 256)
-        tape.program().replay()
-        drawn_from = sampler._adjustment()[2] if recipe.adjusts else sampler.logits
-        result = outcome(run(device.read(sampler.results)), len(past))
-        return result, np.frombuffer(run(device.read(drawn_from)), np.float32)
+        """The outcome of one slot, and the logits it was drawn from."""
+        recipe = self.put(0, Seat(logits, sampling, past))
+        result = outcome(self.run(recipe, 1), 0, len(past))
+        drawn_from = self.sampler._adjustment()[2] if recipe.adjusts else self.sampler.logits
+        return result, np.frombuffer(run(self.device.read(drawn_from)), np.float32)
 
 
 @pytest.fixture(scope="module", params=["gpu", "floor"])
@@ -187,11 +228,106 @@ def test_log_probabilities_of_the_drawn_token_and_the_best(gpu: NativeDevice) ->
     logits[[100, 200]] = logits.max() + 1  # equal: the lower comes first
     bench = Bench(gpu, 1024)
     result, _ = bench.draw(logits, Sampling(seed=1, logprobs=5), [0])
-    report = alternatives(run(gpu.read(bench.sampler.report)), result.position, 5)
+    report = alternatives(run(gpu.read(bench.sampler.report)), 0, result.position, 5)
     exact = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
     order = np.argsort(-exact, kind="stable")[:5]
     assert [token for token, _ in report] == [result.token, *order]
     assert all(abs(value - exact[token]) < 1e-5 for token, value in report)
+
+
+def seats(vocab: int, slots: int) -> list[Seat]:
+    """Slots that share nothing: greedy and drawn, with and without penalties, bias and log-probabilities, and every
+    fourth of them unused."""
+    dice = np.random.default_rng(vocab)
+    samplings = (
+        Sampling(seed=5),
+        Sampling(temperature=0, repeat_penalty=1.7, repeat_last_n=-1),
+        Sampling(seed=7, logit_bias={3: 2.5, 8: -math.inf}, logprobs=4),
+        Sampling(seed=8, repeat_penalty=1.2),
+        Sampling(seed=9, top_k=0, top_p=1, min_p=0.05, logprobs=0),
+        Sampling(seed=10, presence_penalty=1.5, repeat_last_n=20),
+        Sampling(seed=11, temperature=0.5),
+    )
+    return [
+        Seat(
+            dice.normal(0, 3, vocab).astype(np.float32),
+            samplings[i % len(samplings)],
+            dice.integers(0, vocab, 30 + 23 * i).tolist(),
+            used=i % 4 != 3,
+        )
+        for i in range(slots)
+    ]
+
+
+@pytest.mark.parametrize("where", ["gpu", "floor"])
+@pytest.mark.parametrize("suppress", [(), (11, 300)])
+def test_each_of_several_slots_draws_what_it_draws_alone(
+    request: pytest.FixtureRequest, where: str, suppress: tuple[int, ...]
+) -> None:
+    device, vocab, given = request.getfixturevalue(where), 601, seats(601, 8)
+    bench = Bench(device, vocab, suppress, slots=8)
+    recipe = Recipe()
+    for slot, seat in enumerate(given):
+        recipe = recipe.merged(bench.put(slot, seat))
+    results = bench.run(recipe, 8)
+    report, rows = (run(device.read(buffer)) for buffer in (bench.sampler.report, bench.rows.buffer))
+    history = np.frombuffer(run(device.read(bench.history)), np.uint32)
+    for slot, seat in enumerate(given):
+        position, row = len(seat.past), struct.unpack_from("<4I", rows, 16 * slot)
+        if not seat.used:
+            assert row == (0, position - 1, seat.past[-1], 0)
+            assert not any(results[RESULTS_BYTES * slot : RESULTS_BYTES * (slot + 1)])
+            assert not any(report[REPORT_BYTES * slot : REPORT_BYTES * (slot + 1)])
+            assert history[bench.place(slot, position)] == 0
+            continue
+        alone = Bench(device, vocab, suppress)
+        expected, _ = alone.draw(seat.logits, seat.sampling, seat.past)
+        assert outcome(results, slot, position) == expected
+        assert row == (1, position, expected.token, position)
+        assert history[bench.place(slot, position)] == expected.token
+        count = seat.sampling.logprobs
+        if count is not None:
+            told = alternatives(run(device.read(alone.sampler.report)), 0, position, count)
+            assert alternatives(report, slot, position, count) == told
+
+
+def test_a_slot_that_ends_stays_out_and_its_successor_has_settings_of_its_own(gpu: NativeDevice) -> None:
+    bench, given = Bench(gpu, 601, slots=4), seats(601, 4)
+    recipe = Recipe()
+    for slot, seat in enumerate(given):
+        recipe = recipe.merged(bench.put(slot, seat))
+    bench.run(recipe, 4)
+    bench.rows.put_rows([Row(0, 0)], 1)
+    before = bench.run(recipe, 4)
+    after = bench.run(recipe, 4)
+    assert before[RESULTS_BYTES : 2 * RESULTS_BYTES] == after[RESULTS_BYTES : 2 * RESULTS_BYTES]
+    assert before[:RESULTS_BYTES] != after[:RESULTS_BYTES]
+    new = Seat(given[2].logits, Sampling(seed=99, logit_bias={5: 3.0}), [1, 2, 3])
+    results = bench.run(recipe.merged(bench.put(1, new)), 4)
+    assert outcome(results, 1, 3) == Bench(gpu, 601).draw(new.logits, new.sampling, new.past)[0]
+
+
+def test_a_bias_is_uploaded_only_when_it_changes(gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, written, write = Bench(gpu, 1024, slots=2), [], gpu.write
+    monkeypatch.setattr(gpu, "write", lambda buffer, at, data: (written.append(len(data)), write(buffer, at, data)))
+    for slot, bias in ((0, {}), (1, {7: 1.0}), (1, {7: 1.0}), (0, {}), (1, {})):
+        bench.sampler.begin(slot, Sampling(repeat_penalty=2, logit_bias=bias), CONTEXT)
+    assert [size for size in written if size != SETTINGS_BYTES] == [4096, 4096]
+
+
+def test_recipes_of_several_slots_hold_what_anybody_needs() -> None:
+    assert Recipe().merged(Recipe(past=2, adjusts=True)) == Recipe(past=2, adjusts=True)
+    assert Recipe(past=-1, adjusts=True).merged(Recipe(past=3, adjusts=True, logprobs=True)) == Recipe(-1, True, True)
+
+
+def test_the_last_token_of_a_context_has_no_place_in_the_history(gpu: NativeDevice) -> None:
+    bench = Bench(gpu, 64)
+    before = run(gpu.read(bench.history))
+    bench.rows.put_rows([Row(1, CONTEXT - 1)])
+    gpu.write(bench.sampler.logits, 0, np.arange(64, dtype=np.float32).tobytes())
+    result = outcome(bench.run(bench.sampler.begin(0, Sampling(temperature=0), CONTEXT), 1), 0, CONTEXT)
+    assert (result.token, result.position) == (63, CONTEXT)
+    assert run(gpu.read(bench.history)) == before
 
 
 @pytest.mark.parametrize(
@@ -213,7 +349,7 @@ def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any
 
 def test_whole_numbers_may_come_as_floats_and_seeds_may_be_negative() -> None:
     assert Sampling(top_k=64.0).top_k == 64  # type: ignore[arg-type]
-    assert Sampling(seed=-2).pack(16)[32:40] == b"\xfe" + b"\xff" * 7
+    assert Sampling(seed=-2).pack(16, adjusts=False)[32:40] == b"\xfe" + b"\xff" * 7
 
 
 def test_a_seed_of_minus_one_is_random_as_in_ollama() -> None:

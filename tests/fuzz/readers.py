@@ -44,7 +44,7 @@ def _answer_nothing(model: wgemma.Model) -> None:
 
     async def generate(request: Request) -> AsyncGenerator[Token, None]:
         check_ids(request.ids, runner.engine.config.vocab_size, backend.context, runner.senses)
-        runner.sampler.begin(request.sampling, backend.context)
+        runner.sampler.begin(0, request.sampling, backend.context)
         for token in ():
             yield token
 

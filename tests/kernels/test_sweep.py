@@ -13,8 +13,6 @@ from wgemma.reference.lab import UNTOUCHED, framed, relative_error
 from wgemma.reference.sweep import cases, sweep
 
 KERNELS = sorted({case.kernel for case in cases()})
-# What these do is seen in what is drawn: tests/engine/test_sampling.py.
-SAMPLING = {"adjust", "count"}
 
 DEVICES: dict[str, Callable[[], NativeDevice]] = {
     "floor": open_floor_device,
@@ -55,7 +53,7 @@ def test_every_kernel_with_an_entry_point_is_swept() -> None:
         for file in files("wgemma.kernels").iterdir()
         if file.name.endswith(".wgsl") and "@compute" in file.read_text("utf-8")
     }
-    assert found - SAMPLING == set(KERNELS)
+    assert found == set(KERNELS)
 
 
 def test_the_quick_sweep_meets_every_kernel_and_every_weight_type() -> None:
@@ -98,7 +96,6 @@ BROKEN = [
     ("matvec", "matvec_ends", "j < (thread + 1u) * (LANES", "j + 1u < (thread + 1u) * (LANES"),
     ("matvec", "matvec", "first += stride", "first += 2u * stride"),
     ("matvec", "codes", "8388608.0 + offset", "8388608.0"),
-    ("matvec", "matvec", "input_row = picked[group.y];", ""),
     ("experts_matvec", "experts_matvec", "= expert * params.n;", "= 0u;"),
     ("matvec", "affine", "dm.y * sum", "0.0"),
     ("matvec", "matvec_blocks", "select(start + STEP, 0u, done)", "start + STEP"),
@@ -273,7 +270,6 @@ BROKEN = [
     ("direct", "direct", "bias[params.first + n]", "0.0"),
     ("direct", "direct", "let first = expert * params.n;", "let first = 0u;"),
     ("direct", "direct", "weights[each] * product", "product"),
-    ("norm", "norm", "prepare(picked[group.x], me, true);", "prepare(group.x, me, true);"),
     ("direct", "direct", "if (n[j] < params.n)", "if (true)"),
     ("vision_direct", "vision_direct", "o{{t}}_{{l}} * shrink", "o{{t}}_{{l}}"),
     (
@@ -286,6 +282,19 @@ BROKEN = [
     ("peaks", "keys", "size > vec4<u32>(0x7f800000u)", "bits > vec4<u32>(0xffffff00u)"),
     ("peaks", "peaks", "(places + vec4<u32>(4u * {{i}}u)) < left", "(places + vec4<u32>(4u * {{i}}u)) <= left"),
     ("peaks", "peaks", "select(vec4<f32>(), exp(", "select(vec4<f32>(1.0), exp("),
+    ("peaks", "peaks", " || rows[slot].used == 0u", ""),
+    ("peaks", "peaks", "if (settings[slot].reports == 0u) { return; }", ""),
+    ("peaks", "peaks", "if (adjusts) { l{{i}} = adjusted", "if (true) { l{{i}} = adjusted"),
+    ("peaks", "peaks", "min(first_quad(slot) + 16u", "min(16u"),
+    ("count", "count", "row.used == 0u || ", ""),
+    ("count", "count", "min(settings[slot].last_n, length)", "length"),
+    ("count", "count", "table_of(slot))];", "table_of(0u))];"),
+    ("count", "count", "4u * first_quad(slot) + token", "token"),
+    ("adjust", "adjust", " || rows[slot].used == 0u", ""),
+    ("adjust", "adjust", " || settings[slot].adjusts == 0u", ""),
+    ("adjust", "adjust", "counts[at] = 0u;", ""),
+    ("adjust", "adjust", "l / own.repeat, l * own.repeat, l <= 0.0", "l / own.repeat, l / own.repeat, l <= 0.0"),
+    ("adjust", "adjust", "f32(count) * own.frequency - own.presence", "f32(count) * own.frequency"),
     ("sample", "scan", "i <= thread", "i < thread"),
     ("sample", "candidates", "four(4u * quad) < vec4<u32>(source.count)", "vec4<bool>(true)"),
     ("sample", "candidates", "prefix = (prefix << 8u) | (255u - digit.bin);", "prefix = (prefix << 8u) | digit.bin;"),
@@ -298,8 +307,20 @@ BROKEN = [
     ("sample", "sample", "goal -= place.before;", ""),
     ("sample", "sample", "let l{{i}} = logits_at(quad + {{i}}u * THREADS);", "let l{{i}} = logits_at(quad);"),
     ("sample", "sample", "least = max(least, enough);\n    total", "total"),
-    ("sample", "sample", "history[position] = token;", ""),
+    ("sample", "sample", "history[place_of(position, table_of(slot))] = token;", ""),
+    ("sample", "sample", "table_of(slot))] = token;", "table_of(0u))] = token;"),
+    ("sample", "sample", "if (position < params.context) {", "if (position <= params.context) {"),
+    ("sample", "sample", "if (row.used == 0u) { return; }", ""),
+    ("sample", "sample", "results[slot * RING + position % RING]", "results[position % RING]"),
+    ("sample", "tables", "rows[table + page / 4u][page % 4u] * PAGE", "page * PAGE"),
+    ("sample", "candidates", "if (adjusts) { return adjusted[at]; }", "return adjusted[at];"),
+    ("sample", "candidates", "own_slot = slot;", ""),
+    ("sample", "candidates", "own_quad = first_quad(slot);", ""),
     ("logprobs", "logprobs", "token > limit.token", "token >= limit.token"),
+    ("logprobs", "logprobs", "row.used == 0u || ", ""),
+    ("logprobs", "logprobs", "= settings[slot].reports;", "= max(settings[slot].reports, 1u);"),
+    ("logprobs", "logprobs", "(slot * RING + row.position % RING)", "(row.position % RING)"),
+    ("logprobs", "logprobs", "sums[4u * (own_peak + quad)", "sums[4u * quad"),
     ("logprobs", "logprobs", "token < best.token", "token > best.token"),
     ("logprobs", "logprobs", "] * exp(max(", "] + 0.0 * exp(max("),
     ("tile_back", "tile_back", "if (n >= params.n) { return vec4<f32>(); }", ""),

@@ -238,10 +238,10 @@ def logits_of(runner: Runner, tokens: list[int], position: int, lows: Lows | Non
     engine, count, logits, heads = runner.engine, len(tokens), runner.all_logits(), []
     run(runner.put_rows(tokens, position, count))
     tape = Tape(engine.device, "pass")
-    passing = Pass(tape, count, runner.rows, runner.cache, 256, lows)
+    passing = Pass(tape, count, runner.rows.buffer, runner.cache, 256, lows)
     stream = engine.decoder.record(passing)
     if not at_once:
-        engine.decoder.head_of_all(passing, stream, logits)
+        engine.decoder.head(passing, stream, logits)
         tape.program().replay()
         return numpy_of(runner, count)
     engine.decoder.settle(passing, stream)

@@ -17,7 +17,7 @@ async def damaged(runner: Runner, sequence: TokenSequence, position: int) -> str
     names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
     for count, name in enumerate(names):
         tape = Tape(engine.device, "blame")
-        passing = Pass(tape, 1, runner.rows, runner.cache, depth_of(position + 1), lows)
+        passing = Pass(tape, 1, runner.rows.buffer, runner.cache, depth_of(position + 1), lows)
         stream = engine.decoder.record(passing, layers=count)
         tape.program().replay()
         parts = [await engine.device.read(b, 0, 4 * engine.config.width) for b in (stream.h, stream.pending)]

@@ -9,13 +9,14 @@ from time import perf_counter
 from wgemma.engine.blame import damaged
 from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.runner import Runner
-from wgemma.engine.sampling import REPORT, RESULT_BYTES, RESULTS, Recipe, Sampling, alternatives, outcome
+from wgemma.engine.sampling import REPORT_BYTES, RESULTS_BYTES, Recipe, Sampling, alternatives, outcome
 from wgemma.engine.sequence import TokenSequence
 from wgemma.errors import BadLogits, DeviceError, SettingsError
 from wgemma.gpu.device import Reading
 from wgemma.model.passes import SOFT
 from wgemma.sync import breathe
 
+SLOT = 0  # the only one: a step has one row
 AHEAD = 2  # steps in flight
 QUICK = 0.01  # seconds: with shorter steps, `device.ahead` of them are in flight
 
@@ -42,7 +43,7 @@ async def generate(runner: Runner, sequence: TokenSequence, request: Request) ->
         await runner.device.wait()
         request.progress(PromptProgress("prompt", total, total))
         return
-    finish = runner.sampler.begin(sampling, engine.context)
+    finish = runner.sampler.begin(SLOT, sampling, engine.context)
     ahead = 1 if engine.fetches_rows else AHEAD
     start, last = len(ids), perf_counter()
     waiting: deque[tuple[Reading, Reading | None]] = deque()
@@ -89,18 +90,18 @@ async def _step(
 
 
 def _read_results(runner: Runner, sampling: Sampling) -> tuple[Reading, Reading | None]:
-    results = runner.device.read_later(runner.sampler.results, 0, RESULTS * RESULT_BYTES)
+    results = runner.device.read_later(runner.sampler.results, 0, RESULTS_BYTES)
     if sampling.logprobs is None:
         return results, None
-    return results, runner.device.read_later(runner.sampler.report, 0, RESULTS * REPORT * 8)
+    return results, runner.device.read_later(runner.sampler.report, 0, REPORT_BYTES)
 
 
 async def _receive(
     runner: Runner, sequence: TokenSequence, readings: tuple[Reading, Reading | None], position: int, sampling: Sampling
 ) -> Token:
-    result = outcome(await readings[0].bytes(), position)
+    result = outcome(await readings[0].bytes(), SLOT, position)
     if result.bad:
         raise BadLogits(await damaged(runner, sequence, position - 1))
     if readings[1] is None or sampling.logprobs is None:
         return Token(result.token)
-    return Token(result.token, alternatives(await readings[1].bytes(), position, sampling.logprobs))
+    return Token(result.token, alternatives(await readings[1].bytes(), SLOT, position, sampling.logprobs))

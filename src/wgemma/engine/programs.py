@@ -13,7 +13,8 @@ from wgemma.model.passes import Pass
 
 FIRST_DEPTH = 256
 
-# How a pass ends: by sampling a token, with the logits of all rows, settled before them, or with its keys and values.
+# How a pass ends: by sampling a token after each row, with the logits of all rows, settled before them, or with its
+# keys and values.
 Finish: TypeAlias = Recipe | Literal["logits", "settled"] | None
 
 
@@ -62,12 +63,12 @@ class Programs:
             return
         stream = decoder.record(passing)
         if finish == "logits":
-            decoder.head_of_all(passing, stream, self.logits())
+            decoder.head(passing, stream, self.logits())
         elif finish == "settled":
             decoder.settle(passing, stream)
         else:
-            decoder.head(passing, stream, self.sampler.picked, self.sampler.logits)
-            self.sampler.record(passing.tape, finish, passing.depth)
+            decoder.head(passing, stream, self.sampler.logits, self.sampler.stride)
+            self.sampler.record(passing.tape, finish, passing.depth, passing.rows)
 
     def _forget_useless(self, state: tuple[int, int]) -> None:
         useful = (0, self.engine.adapted)

@@ -22,7 +22,8 @@ from wgemma.engine.soft import common_start, outside, runs
 from wgemma.errors import ContextOverflow, OutOfMemory, SessionError, SettingsError
 from wgemma.gpu.device import Buffer
 from wgemma.model.cache import Cache
-from wgemma.model.passes import PAD, ROW_BYTES, SOFT, Row, pack_rows
+from wgemma.model.passes import PAD, SOFT, Row
+from wgemma.model.rows import PAGE, RowBuffer, pages_of
 from wgemma.model.tower import Step
 from wgemma.sync import breathe
 
@@ -43,14 +44,16 @@ class Runner:
         self.resident: TokenSequence | None = None  # the sequence in the cache
         options, context = engine.options, engine.context
         try:
-            self.rows = self.ledger.buffer(ROW_BYTES * engine.most_rows, "rows")
-            self.history = self.ledger.buffer(4 * (context + 1), "history")
-            self.sampler = Sampler(self.ledger, engine.config, self.rows, self.history)
+            self.rows = RowBuffer(self.ledger, engine.most_rows, context, several=False, label="rows")
+            self.history = self.ledger.buffer(4 * PAGE * pages_of(context), "history")
+            self.sampler = Sampler(self.ledger, engine.config, self.rows, self.history, slots=1)
             self.cache = Cache(self.ledger, engine.config, kv=options.kv, chunk=engine.most_rows, context=context)
         except BaseException:
             self.ledger.free()
             raise
-        self.programs = Programs(engine, self.rows, self.cache, self.sampler, self.all_logits)
+        if not self.ledger.plans:  # every position lies in its own place
+            self.rows.put_pages(0, 0, range(pages_of(context)), sliding=False)
+        self.programs = Programs(engine, self.rows.buffer, self.cache, self.sampler, self.all_logits)
         self.pass_rows = min(options.chunk, SHORT) if self.device.compact else options.chunk
         self._all_logits: Buffer | None = None
 
@@ -216,9 +219,8 @@ class Runner:
             reach = start + (config.window or 0) if not config.image_windowed else end  # later rows see less
             for i in range(start, end):
                 rows[i] = Row(1 + max(i + 1 - reach, 0), position + i, tokens[i], position + end - 1)
-        self.device.write(self.rows, 0, pack_rows(rows))
+        self.rows.put_rows(rows)
         self.put_history(tokens, position)
-        self.device.write(self.sampler.picked, 0, struct.pack("<I", len(tokens) - 1))
         if self.engine.fetches_rows:
             await self.engine.fetch_rows(tokens)
 

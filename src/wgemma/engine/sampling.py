@@ -14,12 +14,16 @@ from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
+from wgemma.model.rows import RowBuffer
 
-RESULTS = 64  # how many steps the GPU may be ahead of the host
+RING = 8  # how many steps the GPU may be ahead of the host
 RESULT_BYTES = 32
+RESULTS_BYTES = RING * RESULT_BYTES  # of one slot
 REPORT = 32  # (token, log-probability) pairs per step
+REPORT_BYTES = RING * REPORT * 8  # of one slot
+SETTINGS_BYTES = 52
 MAX_ALTERNATIVES = REPORT - 1
-THREADS = 1024  # in the one workgroup that samples, if the adapter allows it
+THREADS = 1024  # in the workgroup that samples for a slot, if the adapter allows it
 FEW_THREADS = 256  # on a software adapter, where every thread costs time
 QUAD = 16  # bytes: logits are read four at a time
 BLOCK = 64  # logits that share a peak
@@ -95,12 +99,12 @@ class Sampling:
                 raise SettingsError(f"logit_bias has token {shown(token)}; the vocabulary has {vocab}.")
         return self.logit_bias
 
-    def pack(self, context: int) -> bytes:
+    def pack(self, context: int, *, adjusts: bool) -> bytes:
         """The kernels' Settings (kernels/sampler.wgsl)."""
         seed = (self.seed or 0) & (1 << 64) - 1
         last_n = context if self.repeat_last_n < 0 else min(self.repeat_last_n, context)
         return struct.pack(
-            "<6f6I",
+            "<6f7I",
             max(self.temperature, 1e-6),
             self.top_p,
             math.log(self.min_p) if self.min_p > 0 else -1e30,
@@ -108,11 +112,12 @@ class Sampling:
             self.presence_penalty,
             self.frequency_penalty,
             self.top_k,
-            last_n,
+            last_n if self.penalises else 0,
             seed & 0xFFFFFFFF,
             seed >> 32,
             self.greedy,
-            self.logprobs or 0,
+            adjusts,
+            0 if self.logprobs is None else 1 + self.logprobs,
         )
 
 
@@ -142,95 +147,108 @@ class Outcome:
 class Recipe:
     """The settings that shape the recording; the others are data the kernels read."""
 
-    penalises: bool
-    adjusts: bool
-    past: int  # workgroups of 256 history tokens to count; −1: all
-    logprobs: bool
+    past: int = 0  # workgroups of 256 history tokens to count for penalties; −1: all
+    adjusts: bool = False
+    logprobs: bool = False
+
+    def merged(self, other: "Recipe") -> "Recipe":
+        """What serves a slot of either kind: slots skip what only others need."""
+        past = -1 if min(self.past, other.past) < 0 else max(self.past, other.past)
+        return Recipe(past, self.adjusts or other.adjusts, self.logprobs or other.logprobs)
 
 
 class Sampler:
-    """A runner's sampling buffers, and the recording of its kernels."""
+    """The sampling buffers of `slots` sequences, and the recording of their kernels. Row i of a pass is slot i: its
+    logits are row i of `logits`, and the token drawn from them becomes row i of the next pass. `history` holds the
+    tokens of all positions, in the places that the full page tables of `rows` name."""
 
-    def __init__(self, ledger: Ledger, config: Config, rows: Buffer, history: Buffer) -> None:
+    def __init__(self, ledger: Ledger, config: Config, rows: RowBuffer, history: Buffer, slots: int) -> None:
         self.ledger = ledger
         self.device = ledger.device
         self.config = config
         self.rows = rows
         self.history = history
-        self.logits = ledger.buffer(QUAD * -(-config.vocab_size // 4), "logits")
-        peaks = QUAD * -(-config.vocab_size // (4 * BLOCK))
+        self.slots = slots
+        self.stride = 4 * -(-config.vocab_size // 4)  # logits per slot
+        self.logits = ledger.buffer(4 * self.stride * slots, "logits")
+        peaks = QUAD * -(-config.vocab_size // (4 * BLOCK)) * slots
         self.peaks = ledger.buffer(peaks, "largest logits")
         self.sums = ledger.buffer(peaks, "sums of blocks")
-        self.picked = ledger.buffer(4, "picked row")
-        self.settings = ledger.buffer(48, "sampling settings")
-        self.results = ledger.buffer(RESULTS * RESULT_BYTES, "results")
-        self.report = ledger.buffer(RESULTS * REPORT * 8, "log-probabilities")
+        self.settings = ledger.buffer(SETTINGS_BYTES * slots, "sampling settings")
+        self.results = ledger.buffer(RESULTS_BYTES * slots, "results")
+        self.report = ledger.buffer(REPORT_BYTES * slots, "log-probabilities")
         self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits, on first use
+        self._biases: dict[int, dict[int, float]] = {}  # what a slot's bias holds beside zeros
 
-    def begin(self, sampling: Sampling, context: int) -> Recipe:
-        """Uploads the settings and returns what to record for them."""
-        adjusts = sampling.penalises or bool(sampling.logit_bias) or bool(self.config.suppress_tokens)
+    def begin(self, slot: int, sampling: Sampling, context: int) -> Recipe:
+        """Uploads a slot's settings and returns what to record for them."""
+        biases = dict(sampling.biases(self.config.vocab_size)) | dict.fromkeys(self.config.suppress_tokens, -math.inf)
+        adjusts = sampling.penalises or bool(biases)
+        if adjusts:
+            self._put_bias(slot, biases)
+        self.device.write(self.settings, SETTINGS_BYTES * slot, sampling.pack(context, adjusts=adjusts))
         last_n = sampling.repeat_last_n if sampling.penalises else 0
         past = -1 if last_n < 0 else -(-last_n // 256)
-        recipe = Recipe(sampling.penalises, adjusts, past, sampling.logprobs is not None)
-        self.device.write(self.settings, 0, sampling.pack(context))
-        if adjusts:
-            bias = array("f", bytes(4 * self.config.vocab_size))
-            for token, value in sampling.biases(self.config.vocab_size).items():
-                bias[token] = value
-            for token in self.config.suppress_tokens:
-                bias[token] = -math.inf
-            self.device.write(self._adjustment()[0], 0, bias.tobytes())
-        return recipe
+        return Recipe(past, adjusts, sampling.logprobs is not None)
+
+    def _put_bias(self, slot: int, biases: dict[int, float]) -> None:
+        """Uploads a slot's bias, unless it is there from before."""
+        buffer = self._adjustment()[0]
+        if self._biases.get(slot, {}) == biases:
+            return
+        bias = array("f", bytes(4 * self.stride))
+        for token, value in biases.items():
+            bias[token] = value
+        self.device.write(buffer, 4 * self.stride * slot, bias.tobytes())
+        self._biases[slot] = biases
 
     def _adjustment(self) -> tuple[Buffer, Buffer, Buffer]:
         if self._adjusted is None:
-            size = QUAD * -(-self.config.vocab_size // 4)
             labels = ("logit bias", "token counts", "adjusted logits")
-            bias, counts, adjusted = self.ledger.buffers((size, label) for label in labels)
+            bias, counts, adjusted = self.ledger.buffers((self.logits.size, label) for label in labels)
             self._adjusted = bias, counts, adjusted
         return self._adjusted
 
-    def record(self, tape: Tape, recipe: Recipe, depth: int) -> None:
-        """From logits to the next row; `depth` bounds the history to count."""
+    def record(self, tape: Tape, recipe: Recipe, depth: int, rows: int) -> None:
+        """From the logits of `rows` slots to their next rows; `depth` bounds the history to count."""
+        assert rows <= self.slots
         bindings: dict[str, Binding] = {
             "settings": self.settings,
             "logits": self.logits,
             "peaks": self.peaks,
             "sums": self.sums,
-            "rows": self.rows,
-            "picked": self.picked,
+            "rows": self.rows.buffer,
             "history": self.history,
             "results": self.results,
             "report": self.report,
         }
-        drawn_from = dict(bindings)
+        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
         if recipe.adjusts:
             bias, counts, adjusted = self._adjustment()
-            extra: dict[str, Binding] = {**bindings, "bias": bias, "counts": counts, "adjusted": adjusted}
-            if recipe.penalises:
+            bindings |= {"bias": bias, "counts": counts, "adjusted": adjusted}
+            if recipe.past:
                 past = -(-depth // 256)
-                tape.run("count", [past if recipe.past < 0 else min(recipe.past, past)], extra)
-            tape.run("adjust", [-(-self.config.vocab_size // 256)], extra)
-            drawn_from["logits"] = adjusted
-        vocab = {"vocab": self.config.vocab_size}
-        blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS))]
+                grid = [past if recipe.past < 0 else min(recipe.past, past), rows]
+                tape.run("count", grid, bindings, {**vocab, **tables})
+            tape.run("adjust", [-(-self.config.vocab_size // 256), rows], bindings, vocab)
+        blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS)), rows]
         most = FEW_THREADS if self.device.compact else THREADS
-        threads = {"THREADS": min(most, self.device.limits.invocations)}
-        tape.run("peaks", blocks, drawn_from, vocab, {"SUMS": False})
-        tape.run("sample", [1], drawn_from, vocab, threads)
+        threads, source = {"THREADS": min(most, self.device.limits.invocations)}, {"ADJUSTED": recipe.adjusts}
+        tape.run("peaks", blocks, bindings, vocab, source)
+        tape.run("sample", [rows], bindings, {**vocab, "context": self.rows.context, **tables}, threads | source)
         if recipe.logprobs:
             tape.run("peaks", blocks, bindings, vocab, {"SUMS": True})
-            tape.run("logprobs", [1], bindings, vocab, threads)
+            tape.run("logprobs", [rows], bindings, vocab, threads)
 
 
-def outcome(data: bytes, position: int) -> Outcome:
-    """The result for the token at `position`, from the results ring."""
-    fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, position % RESULTS * RESULT_BYTES)
+def outcome(data: bytes, slot: int, position: int) -> Outcome:
+    """The result for a slot's token at `position`, from the results of all slots up to it."""
+    at = RESULTS_BYTES * slot + position % RING * RESULT_BYTES
+    fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, at)
     return Outcome(fields[0], bool(fields[1]), *fields[2:])
 
 
-def alternatives(data: bytes, position: int, count: int) -> list[tuple[int, float]]:
-    """(token, log-probability) of the sampled token, then of the most likely ones."""
-    first = position % RESULTS * REPORT * 8
+def alternatives(data: bytes, slot: int, position: int, count: int) -> list[tuple[int, float]]:
+    """(token, log-probability) of a slot's sampled token, then of the most likely ones."""
+    first = REPORT_BYTES * slot + position % RING * REPORT * 8
     return [struct.unpack_from("<If", data, first + 8 * i) for i in range(count + 1)]

@@ -3,7 +3,8 @@
 // list, in the order of their tokens; where they are too many for it, all logits are looked at instead. What is done
 // with a key is the same either way: a Source says where keys come from.
 //
-// Wants `params.vocab`, `settings`, `logits` and `peaks` (both as quads), and a workgroup of {{THREADS}}, at least 256.
+// Wants sampler.wgsl, `settings`, `logits` and `peaks` (both as quads), with ADJUSTED also `adjusted`, and a workgroup of
+// {{THREADS}}, at least 256, which calls `enter` first.
 
 //#include keys
 //#include reduce
@@ -43,6 +44,22 @@ var<workgroup> blocks: array<u32, 256>;
 var<workgroup> listed_keys: array<u32, 512>;
 var<workgroup> listed_tokens: array<u32, 512>;
 
+var<private> own_slot: u32;  // whose logits these are
+var<private> own_quad: u32;  // where they begin
+var<private> own_peak: u32;  // and their peaks, likewise in vectors of four
+//#if ADJUSTED
+var<private> adjusts: bool;
+//#endif
+
+fn enter(slot: u32) {
+  own_slot = slot;
+  own_quad = first_quad(slot);
+  own_peak = slot * quads(all_peaks());
+//#if ADJUSTED
+  adjusts = settings[slot].adjusts != 0u;
+//#endif
+}
+
 fn all_peaks() -> Source { return Source(PEAKS, (params.vocab + 63u) / 64u); }
 fn all_logits() -> Source { return Source(LOGITS, params.vocab); }
 fn quads(source: Source) -> u32 { return (source.count + 3u) / 4u; }
@@ -54,12 +71,16 @@ fn within(keys: vec4<u32>, source: Source, quad: u32) -> vec4<u32> {
 }
 
 fn peaks_at(quad: u32) -> vec4<u32> {
-  return within(peaks[min(quad, quads(all_peaks()) - 1u)], all_peaks(), quad);
+  return within(peaks[own_peak + min(quad, quads(all_peaks()) - 1u)], all_peaks(), quad);
 }
 
 // Apart from the keys made of them, so that many loads are on their way at the same time.
 fn logits_at(quad: u32) -> vec4<f32> {
-  return logits[min(quad, quads(all_logits()) - 1u)];
+  let at = own_quad + min(quad, quads(all_logits()) - 1u);
+//#if ADJUSTED
+  if (adjusts) { return adjusted[at]; }
+//#endif
+  return logits[at];
 }
 
 fn keys_in(values: vec4<f32>, quad: u32) -> vec4<u32> {
@@ -138,7 +159,7 @@ fn threshold(source: Source, least: u32, count: u32, measure: Measure, thread: u
       }
     }
     let sums = summed_bins(thread);
-    if (level == 0u && measure.total > 0.0) { goal = max(1u, u32(ceil(f32(sums.z) * settings.top_p))) - 1u; }
+    if (level == 0u && measure.total > 0.0) { goal = max(1u, u32(ceil(f32(sums.z) * settings[own_slot].top_p))) - 1u; }
     let digit = find(goal, sums, thread);
     goal -= digit.before;
     prefix = (prefix << 8u) | (255u - digit.bin);

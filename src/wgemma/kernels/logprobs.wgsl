@@ -1,10 +1,10 @@
-// The logarithm of the probability of the token just drawn, and the `alternatives` most likely tokens with theirs; of the
-// model's own distribution, before bias, penalties and temperature.
+// The logarithm of the probability of the token just drawn, and the most likely tokens with theirs, of each slot that
+// reports them; of the model's own distribution, before bias, penalties and temperature.
 //
-//   logits [V] f32, with room for a multiple of four; peaks and sums of them (peaks.wgsl), likewise
-//   report [64, 32] (token, log-probability): the drawn token first; row p % 64 for position p
+//   logits [slots, V] f32, V rounded up to a multiple of four; peaks and sums of them (peaks.wgsl)
+//   report [slots, 8, 32] (token, log-probability): the drawn token first; row p % 8 for position p
 //
-// One workgroup. Grid: (1).
+// One workgroup per slot. Grid: (slots).
 
 struct Params {
   vocab: u32,
@@ -12,7 +12,7 @@ struct Params {
 //#include row
 //#include sampler
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> settings: Settings;
+@group(0) @binding(1) var<storage, read> settings: array<Settings>;
 @group(0) @binding(2) var<storage, read> logits: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> peaks: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> sums: array<f32>;
@@ -66,25 +66,32 @@ fn next_behind(limit: Pick, source: Source, thread: u32) -> Pick {
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(me: Thread) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
 //#if SUBGROUPS
   scan_lanes = me.lanes;
 //#endif
   let thread = me.index;
+  let slot = group.x;
+  let row = rows[slot];
+  let reports = settings[slot].reports;
+  if (row.used == 0u || reports == 0u) { return; }
+  enter(slot);
   empty_bins(thread);
   let highest = workgroup_max(value_of(own_peaks(thread).x), me);
   var sum = 0.0;
   for (var quad = thread; quad < quads(all_peaks()); quad += THREADS) {
     let keys = peaks_at(quad);
 //#for i in 4
-    if (keys[{{i}}] > 0u) { sum += sums[4u * quad + {{i}}u] * exp(max(value_of(keys[{{i}}]), LOWEST) - highest); }
+    if (keys[{{i}}] > 0u) { sum += sums[4u * (own_peak + quad) + {{i}}u] * exp(max(value_of(keys[{{i}}]), LOWEST) - highest); }
 //#endfor
   }
   let logarithm = highest + log(workgroup_sum(sum, me));
-  let drawn = rows[0].token;
-  let first = (rows[0].position % 64u) * 32u;
-  if (thread == 0u) { report[first] = vec2<u32>(drawn, bitcast<u32>(logits[drawn / 4u][drawn % 4u] - logarithm)); }
-  let count = min(settings.alternatives, 31u);
+  let first = (slot * RING + row.position % RING) * 32u;
+  if (thread == 0u) {
+    let value = logits_at(row.token / 4u)[row.token % 4u];
+    report[first] = vec2<u32>(row.token, bitcast<u32>(value - logarithm));
+  }
+  let count = min(reports, 32u) - 1u;
   if (count == 0u) { return; }
   let bound = max(1u, threshold(all_peaks(), 1u, count, Measure(), thread));
   let source = gather(bound, thread);

@@ -13,7 +13,6 @@
 //     SOFTCAP  cap · tanh(yₙ / cap)
 //   LOW: an adapter's Σ_j Σ_s z[r, t(n)·R + j, s] · b[j, n] is added to yₙ before all that (low.wgsl); with MEETS the
 //     first workgroups make that z (meeting.wgsl), else it is there
-//   SELECT: group.y counts through `picked`, which names the row of h to use; y is indexed by group.y.
 //
 // The rest of the constants is explained in matvec_slices.wgsl. Experts have a kernel of their own (experts_matvec.wgsl).
 //
@@ -77,9 +76,6 @@ struct Params {
 @group(0) @binding(9) var<storage, read> z: array<f32>;
 //#endif
 //#endif
-//#if SELECT
-@group(0) @binding(8) var<storage, read> picked: array<u32>;
-//#endif
 //#if SOFTCAP
 //#include softcap
 //#endif
@@ -95,11 +91,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   own_place -= params.makers;
   places -= params.makers;
 //#endif
-  var input_row = group.y;
+  let input_row = group.y;
   var first_row = 0u;
-//#if SELECT
-  input_row = picked[group.y];
-//#endif
   let lane = thread % LANES;
   let own = 2u * (thread / LANES);
   let stride = places * ROWS;

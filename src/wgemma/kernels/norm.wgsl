@@ -1,7 +1,6 @@
 // x[r] and the residual stream behind it, for many rows at once (see residual.wgsl). One workgroup per row.
 //
 //   x [R, K] f32
-//   SELECT: row i of x is made from the row of h and o that picked[i] names
 //
 // Grid: (R).
 
@@ -15,18 +14,11 @@ struct Params {
 //#include blocks
 //#include reduce
 //#include residual
-//#if SELECT
-@group(0) @binding(8) var<storage, read> picked: array<u32>;
-//#endif
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   let thread = me.index;
-//#if SELECT
-  prepare(picked[group.x], me, true);
-//#else
   prepare(group.x, me, true);
-//#endif
   let quads = params.blocks * 8u;
 //#for j in PAIRS
   let i{{j}} = 2u * (thread + {{j}}u * {{THREADS}}u);

@@ -1,28 +1,53 @@
-// peaks[b] = the largest of the keys (keys.wgsl) of logits 64 b … 64 b + 63; with SUMS also sums[b] = Σ e^(l − largest)
+// peaks[s, b] = the largest of the keys (keys.wgsl) of slot s's logits 64 b … 64 b + 63; with SUMS, for slots that
+// report log-probabilities, also sums[s, b] = Σ e^(l − largest)
 //
-//   logits [V] f32, with room for a multiple of four; peaks [V / 64, rounded up] u32; sums likewise f32
+//   logits [slots, V] f32, V rounded up to a multiple of four; ADJUSTED: adjusted likewise, of the slots that have it
+//   peaks  [slots, V / 64] u32, V / 64 rounded up to a multiple of four; sums likewise f32; settings: sampler.wgsl
 //
-// One thread per block, all its loads in flight at once; workgroups are small, so that there are many. Grid: (V / 2048).
+// One thread per block, all its loads in flight at once; workgroups are small, so that there are many.
+// Grid: (V / 2048, slots).
 
 struct Params {
   vocab: u32,
 }
+//#include row
+//#include sampler
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> logits: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> peaks: array<u32>;
+@group(0) @binding(1) var<storage, read> settings: array<Settings>;
+@group(0) @binding(2) var<storage, read> rows: array<Row>;
+@group(0) @binding(3) var<storage, read> logits: array<vec4<f32>>;
+//#if ADJUSTED
+@group(0) @binding(4) var<storage, read> adjusted: array<vec4<f32>>;
+//#endif
+@group(0) @binding(5) var<storage, read_write> peaks: array<u32>;
 //#if SUMS
-@group(0) @binding(3) var<storage, read_write> sums: array<f32>;
+@group(0) @binding(6) var<storage, read_write> sums: array<f32>;
 //#endif
 //#include keys
 
 @compute @workgroup_size(32)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let slot = id.y;
   let first = 64u * id.x;
-  if (first >= params.vocab) { return; }
-  let end = (params.vocab + 3u) / 4u - 1u;  // the last quad
+  if (first >= params.vocab || rows[slot].used == 0u) { return; }
+//#if SUMS
+  if (settings[slot].reports == 0u) { return; }
+//#endif
+  let end = first_quad(slot + 1u) - 1u;  // the last quad
 //#for i in 16
-  let l{{i}} = logits[min(16u * id.x + {{i}}u, end)];
+  let at{{i}} = min(first_quad(slot) + 16u * id.x + {{i}}u, end);
 //#endfor
+//#if ADJUSTED
+  let adjusts = settings[slot].adjusts != 0u;
+//#for i in 16
+  var l{{i}} = vec4<f32>();
+  if (adjusts) { l{{i}} = adjusted[at{{i}}]; } else { l{{i}} = logits[at{{i}}]; }
+//#endfor
+//#else
+//#for i in 16
+  let l{{i}} = logits[at{{i}}];
+//#endfor
+//#endif
   let left = vec4<u32>(params.vocab - first);
   let places = vec4<u32>(0u, 1u, 2u, 3u);
   var keys = vec4<u32>();
@@ -30,13 +55,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   keys = max(keys, select(vec4<u32>(), keys_of(l{{i}}), (places + vec4<u32>(4u * {{i}}u)) < left));
 //#endfor
   let peak = largest(keys);
-  peaks[id.x] = peak;
+  let own = slot * ((params.vocab + 255u) / 256u * 4u) + id.x;
+  peaks[own] = peak;
 //#if SUMS
   let highest = max(value_of(peak), LOWEST);
   var sum = vec4<f32>();
 //#for i in 16
   sum += select(vec4<f32>(), exp(l{{i}} - vec4<f32>(highest)), (places + vec4<u32>(4u * {{i}}u)) < left);
 //#endfor
-  sums[id.x] = (sum.x + sum.y) + (sum.z + sum.w);
+  sums[own] = (sum.x + sum.y) + (sum.z + sum.w);
 //#endif
 }

@@ -4,26 +4,34 @@
 // integers, so the outcome does not depend on the order of addition. Equal logits stay or go together. The random number
 // is a hash of the seed and the position, so a step can be repeated.
 //
-//   logits [V] f32, with room for a multiple of four; peaks of them (peaks.wgsl), likewise; the rest in sampler.wgsl.
-//   Writes the result, the sequence's past, and row 0 for the next step.
+//   logits [slots, V] f32, V rounded up to a multiple of four; ADJUSTED: adjusted likewise, of the slots that have it;
+//   peaks of either (peaks.wgsl); rows and the page tables behind them (tables.wgsl); the rest in sampler.wgsl.
+//   Writes each slot's result, its sequence's past, and its row for the next step.
 //
-// One workgroup, which looks at few logits where top_k or min_p let it (candidates.wgsl). Grid: (1).
+// One workgroup per slot, which looks at few logits where top_k or min_p let it (candidates.wgsl). Grid: (slots).
 
 struct Params {
   vocab: u32,
+  context: u32,     // positions that have a place in the history
+  table: u32,
+  table_step: u32,
 }
 //#include row
 //#include sampler
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> settings: Settings;
+@group(0) @binding(1) var<storage, read> settings: array<Settings>;
 @group(0) @binding(2) var<storage, read> logits: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> peaks: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read_write> rows: array<Row>;
-@group(0) @binding(5) var<storage, read_write> picked: array<u32>;
+//#if ADJUSTED
+@group(0) @binding(4) var<storage, read> adjusted: array<vec4<f32>>;
+//#endif
+@group(0) @binding(5) var<storage, read_write> rows: array<vec4<u32>>;
 @group(0) @binding(6) var<storage, read_write> history: array<u32>;
 @group(0) @binding(7) var<storage, read_write> results: array<Result>;
+//#include tables
 //#include candidates
 
+var<workgroup> own_row: Row;
 var<workgroup> winning_block: atomic<u32>;
 var<workgroup> winner: atomic<u32>;
 var<workgroup> bad: atomic<u32>;
@@ -89,7 +97,8 @@ fn hash(value: u32) -> u32 {
 
 // Uniform in [0, 1), the same for the same seed and position.
 fn random(position: u32) -> f32 {
-  let mixed = hash(position ^ hash(settings.seed_low ^ hash(settings.seed_high + 0x9e3779b9u)));
+  let seed = hash(settings[own_slot].seed_low ^ hash(settings[own_slot].seed_high + 0x9e3779b9u));
+  let mixed = hash(position ^ seed);
   return f32(mixed >> 8u) / 16777216.0;
 }
 
@@ -136,12 +145,18 @@ fn draw(source: Source, least: u32, measure: Measure, position: u32, thread: u32
 }
 
 @compute @workgroup_size({{THREADS}})
-fn main(me: Thread) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
 //#if SUBGROUPS
   scan_lanes = me.lanes;
 //#endif
   let thread = me.index;
-  let position = rows[picked[0]].position + 1u;
+  let slot = group.x;
+  if (thread == 0u) { own_row = row_at(slot); }
+  let row = workgroupUniformLoad(&own_row);
+  if (row.used == 0u) { return; }
+  let position = row.position + 1u;
+  let wanted = settings[slot];
+  enter(slot);
   empty_bins(thread);
   if (thread == 0u) { atomicStore(&bad, 0u); }
   let own = own_peaks(thread);
@@ -151,35 +166,35 @@ fn main(me: Thread) {
   var least = key_of(highest);
   var total = 1.0;
   var token = 0u;
-  if (settings.greedy != 0u) {
+  if (wanted.greedy != 0u) {
     token = argmax(least, thread);
   } else {
     // −Inf never wins: its key is below that of the lowest number.
-    let enough = max(key_of(LOWEST), key_of(highest + settings.log_min_p));
-    let limited = settings.top_k > 0u && settings.top_k < params.vocab;
+    let enough = max(key_of(LOWEST), key_of(highest + wanted.log_min_p));
+    let limited = wanted.top_k > 0u && wanted.top_k < params.vocab;
     var source = all_peaks();
     least = 1u;
     // A bound for the top_k-th logit, itself, and the one where top_p is reached: in a loop, so that the search is there
     // only once for the compiler.
     for (var stage = 0u; stage < 3u; stage++) {
-      if (select(limited, settings.top_p < 1.0, stage == 2u)) {
+      if (select(limited, wanted.top_p < 1.0, stage == 2u)) {
         var measure = Measure();
         if (stage == 2u) { measure = Measure(total_of(source, least, highest, 1.0, me), 1.0, highest); }
-        least = max(least, threshold(source, least, settings.top_k, measure, thread));
+        least = max(least, threshold(source, least, wanted.top_k, measure, thread));
       }
       if (stage == 0u) {
-        if (settings.top_p >= 1.0) { least = max(least, enough); }
+        if (wanted.top_p >= 1.0) { least = max(least, enough); }
         source = gather(least, thread);
       }
     }
     least = max(least, enough);
-    total = total_of(source, least, highest, settings.temperature, me);
-    token = draw(source, least, Measure(total, settings.temperature, highest), position, thread);
+    total = total_of(source, least, highest, wanted.temperature, me);
+    token = draw(source, least, Measure(total, wanted.temperature, highest), position, thread);
   }
   if (thread != 0u) { return; }
   token = min(token, params.vocab - 1u);
-  results[position % 64u] = Result(token, atomicLoad(&bad), least, total, highest, position, vec2<u32>());
-  rows[0] = Row(1u, position, token, position);
-  picked[0] = 0u;
-  if (position < arrayLength(&history)) { history[position] = token; }
+  let result = Result(token, atomicLoad(&bad), least, total, highest, position, vec2<u32>());
+  results[slot * RING + position % RING] = result;
+  rows[slot] = vec4<u32>(1u, position, token, position);
+  if (position < params.context) { history[place_of(position, table_of(slot))] = token; }
 }

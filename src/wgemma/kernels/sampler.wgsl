@@ -1,9 +1,14 @@
-// What the sampling kernels share: the settings of one generation, the sequence's own past, and where results go.
+// What the sampling kernels share: the settings of each slot and where its results go. Row s of a pass is slot s: one
+// token of one sequence, whose logits are row s of `logits`. A slot whose row is unused is left alone.
 //
-//   settings  Settings           written by the host when a generation begins
-//   history   [context] u32      the token at every position
-//   picked    [1] u32            the row whose logits these are; after sampling 0, because the next step has one row
-//   results   [64] Result        the outcome for position p (the new token's) in p % 64
+//   settings  [slots] Settings     written by the host when a generation begins
+//   logits    [slots, V] f32       V rounded up to a multiple of four; bias, counts and adjusted likewise
+//   history   [places] u32         the token at every position of every sequence, in pages (tables.wgsl)
+//   results   [slots, 8] Result    the outcome for position p (the new token's) in p % 8
+//
+// Wants `params.vocab`.
+
+const RING = 8u;
 
 struct Settings {
   temperature: f32,
@@ -13,11 +18,12 @@ struct Settings {
   presence: f32,
   frequency: f32,
   top_k: u32,          // 0: all
-  last_n: u32,         // how much of the past the penalties look at
+  last_n: u32,         // how much of the past the penalties look at; 0: there are none
   seed_low: u32,
   seed_high: u32,
   greedy: u32,
-  alternatives: u32,   // log-probabilities to report beside the chosen token's
+  adjusts: u32,        // 1: tokens are drawn from the adjusted logits (adjust.wgsl)
+  reports: u32,        // log-probabilities to report: 0, or 1 + how many beside the chosen token's
 }
 
 struct Result {
@@ -28,4 +34,9 @@ struct Result {
   highest: f32,
   position: u32,
   spare: vec2<u32>,
+}
+
+// Where a slot's logits begin, in vectors of four.
+fn first_quad(slot: u32) -> u32 {
+  return slot * ((params.vocab + 3u) / 4u);
 }

@@ -128,15 +128,10 @@ class Decoder:
         """The buffer for z."""
         return low.meeting if low.meeting and self._meets(p) else self.scratch[f"z {group}"]
 
-    def head(self, p: Pass, stream: Stream, picked: Buffer, logits: Buffer) -> None:
-        """Soft-capped logits of the row the GPU wrote to `picked`."""
+    def head(self, p: Pass, stream: Stream, logits: Buffer, stride: int = 0) -> None:
+        """Soft-capped logits [rows, vocab] of every row, `stride` apart if that is more."""
         source = stream.input(self.weights.output_norms, self.scratch["head x"])
-        self.matmuls.picked(p.tape, self.weights.head, source, picked, 1, self._logits(logits, p.lows))
-
-    def head_of_all(self, p: Pass, stream: Stream, logits: Buffer) -> None:
-        """Soft-capped logits [rows, vocab] of every row."""
-        source = stream.input(self.weights.output_norms, self.scratch["head x"])
-        self._head(p.tape, p.rows, source, self._logits(logits, p.lows))
+        self._head(p.tape, p.rows, source, replace(self._logits(logits, p.lows), stride=stride))
 
     def settle(self, p: Pass, stream: Stream) -> None:
         """Ends a pass before the logits, with its rows in `settled`; `head_of_some` continues, some rows at a time."""

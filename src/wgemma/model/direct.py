@@ -10,7 +10,7 @@ from wgemma.gpu.device import Binding, Buffer
 from wgemma.gpu.shaders import Values
 from wgemma.gpu.tape import Tape
 from wgemma.model.forms import direct_form, direct_grid
-from wgemma.model.matmul import Choices, Groups, Input, Matmuls, Residual, Result
+from wgemma.model.matmul import Choices, Groups, Matmuls
 from wgemma.model.weights import Matrix
 
 
@@ -20,12 +20,6 @@ class DirectMatmuls(Matmuls):
     few = 0
     busy = 0  # never split sums
     threads = 64
-
-    def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
-        x: Input = self.settle(tape, count, source, picked)
-        if result.low is not None and result.z is not None:
-            x = self.project(tape, result.low, count, x, result.z)
-        self.linear(tape, matrix, count, x, result)
 
     def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
         return choices

@@ -284,19 +284,6 @@ class Matmuls:
         tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
         return source
 
-    def picked(self, tape: Tape, matrix: Matrix, source: Residual, picked: Buffer, count: int, result: Result) -> None:
-        """The product of the `count` rows that the GPU wrote to `picked`. Where rows have settings of their own,
-        result i takes row i's: then all rows have to be picked, in order."""
-        if result.low is not None and result.z is not None:
-            x = self.project(tape, result.low, count, self.settle(tape, count, source, picked), result.z)
-            self.linear(tape, matrix, count, x, result)
-            return
-        if source.settles:
-            self.linear(tape, matrix, count, self.settle(tape, count, source, picked), result)
-            return
-        for part in matrix.parts:
-            self._matvec(tape, matrix, part, count, source, result, picked)
-
     def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
         """Groups the rows by expert, for `experts`, unless there are too few."""
         pairs = choices.rows * choices.slots
@@ -364,27 +351,17 @@ class Matmuls:
                 bindings["bytes"] = rounded
                 tape.run("tile_bytes", across, bindings, params, constants | {"QUICK": True})
 
-    def settle(self, tape: Tape, rows: int, source: Residual, picked: Buffer | None = None) -> Buffer:
-        """Computes the input into its own buffer, for many rows or for those in `picked`."""
+    def settle(self, tape: Tape, rows: int, source: Residual) -> Buffer:
+        """Computes the input into its own buffer."""
         columns = source.columns
         constants = {"THREADS": self.threads, "NORM": source.norm, "PAIRS": pairs(columns, self.threads)}
         bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
-        if picked is not None:
-            constants["SELECT"] = True
-            bindings["picked"] = picked
         params = {"blocks": columns // 32, "scale": source.scale, "eps": self.eps}
         tape.run("norm", [rows], bindings, params, constants)
         return source.x
 
     def _matvec(
-        self,
-        tape: Tape,
-        matrix: Matrix,
-        part: MatrixPart,
-        rows: int,
-        source: Input | Joined,
-        result: Result,
-        picked: Buffer | None = None,
+        self, tape: Tape, matrix: Matrix, part: MatrixPart, rows: int, source: Input | Joined, result: Result
     ) -> None:
         most = 32 if isinstance(source, Joined) else 64  # fewer workgroups, since each joins all of x
         makes = isinstance(source, Residual | Joined)
@@ -418,9 +395,6 @@ class Matmuls:
         if result.then:
             constants[result.then] = True
             params |= result.params(part.first)
-        if picked is not None:
-            constants["SELECT"] = True
-            bindings["picked"] = picked
         tape.run("matvec", [makers + matvec_groups(part.rows, constants), rows], bindings, params, constants)
 
     def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:

@@ -31,6 +31,7 @@ class RowBuffer:
     def __init__(self, ledger: Ledger, rows: int, context: int, *, several: bool, label: str) -> None:
         self.device = ledger.device
         self.rows = rows
+        self.context = context
         quads = -(-pages_of(context) // 4)
         self.tables = PageTables(rows, quads, 2 * quads if several else 0)
         self.buffer = ledger.buffer(_QUAD * (rows + 2 * quads * (rows if several else 1)), label)

@@ -39,7 +39,6 @@ EXPERTS, SLOTS = 7, 3  # experts of ten rows each, and experts per row
 CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
 CROWDED = (6, 0, 3, 2, 6, 1, 0, 4, 6)  # repeated for MANY[1] rows: more than a tile's for one expert, none for another
 TOKENS = (3, 69, 0)
-PICKED = 2  # the row whose logits are computed
 SCALE, EPS, CAP = 0.75, 1e-6, 4.0
 SIDE = (80, 5)  # stride and offset of a gate's factor
 PRODUCTS = 300  # per row of `activate`
@@ -182,7 +181,7 @@ def fold(values: Sequence[float]) -> list[float]:
 # -- which problems a model needs
 
 
-# The input of a product or norm: x itself, the norm or sum of the residual stream, its row for the logits, the pieces
+# The input of a product or norm: x itself, the norm or sum of the residual stream, its norm for the logits, the pieces
 # of a history, the input of a matrix of few rows, or the input of each row's experts.
 Source: TypeAlias = Literal["", "x", "norm", "sum", "head", "joined", "thin", "experts"]
 Then: TypeAlias = Literal["", "geglu", "ple", "weighted"]  # what follows a product

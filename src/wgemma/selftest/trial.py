@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wgemma.engine.options import Options
-from wgemma.engine.sampling import RESULT_BYTES, RESULTS, Sampler
+from wgemma.engine.sampling import RESULT_BYTES, RING, Sampler
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.sources import MemorySource
 from wgemma.gpu.device import Binding, Buffer, Device
@@ -25,8 +25,9 @@ from wgemma.model.decoder import Decoder, matmuls_for
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import LARGE, NARROW
 from wgemma.model.matmul import MOST_JOINED, Choices, Groups, Joined, Residual, Result, rounds_many
-from wgemma.model.passes import Pass, Row, pack_rows
+from wgemma.model.passes import ROW_BYTES, Pass, Row, pack_rows
 from wgemma.model.rotary import rotary_tables
+from wgemma.model.rows import PAGE, RowBuffer
 from wgemma.model.scratch import SharedActivations
 from wgemma.model.text import Attention, FeedForward, TextLayer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -204,10 +205,9 @@ class Trial:
             return
         residual = None if source in ("x", "joined", "thin") else self._residual(columns, share, norm=source != "sum")
         x = residual or self._repeat("x", rows, columns, share)
-        y = self._buffer(4 * given.ROWS * (1 if source == "head" else rows) // (2 if then == "geglu" else 1))
-        if residual and source == "head":
-            result = Result(y, then="SOFTCAP", cap=given.CAP)
-            self.matmuls.picked(self.tape, matrix, residual, self._words(given.PICKED), 1, result)
+        y = self._buffer(4 * given.ROWS * rows // (2 if then == "geglu" else 1))
+        if source == "head":
+            self.matmuls.linear(self.tape, matrix, rows, x, Result(y, then="SOFTCAP", cap=given.CAP))
         elif source == "thin":
             self.matmuls.thin(self.tape, matrix, rows, self._repeat("x", rows, columns, share), y)
         elif then == "ple":
@@ -379,13 +379,14 @@ class Trial:
         self._keep(problem, self.decoder.scratch["attended"], size=size)
 
     def _sample(self, problem: Problem) -> None:
-        rows, history = self._upload(pack_rows([Row(1, given.POSITION - 1, 0, 0)])), self._buffer(4 * given.VOCAB)
-        sampler = Sampler(self.ledger, self.config, rows, history)
+        rows = RowBuffer(self.ledger, 1, given.POSITION + 1, several=False, label="self-test")
+        rows.put_rows([Row(1, given.POSITION - 1)])  # its page table says 0, as a new buffer does
+        sampler = Sampler(self.ledger, self.config, rows, self._buffer(4 * PAGE), slots=1)
         self.device.write(sampler.logits, 0, given.logits().tobytes())
-        recipe = sampler.begin(given.SAMPLINGS[problem.sampling], given.VOCAB)
-        sampler.record(self.tape, recipe, given.DEPTH)
-        result = given.POSITION % RESULTS * RESULT_BYTES
-        self._keep(problem, rows, form="I")
+        recipe = sampler.begin(0, given.SAMPLINGS[problem.sampling], given.VOCAB)
+        sampler.record(self.tape, recipe, given.DEPTH, rows=1)
+        result = given.POSITION % RING * RESULT_BYTES
+        self._keep(problem, rows.buffer, 0, ROW_BYTES, form="I")
         self._keep(problem, sampler.results, result + 12, 8)  # total, highest
 
 

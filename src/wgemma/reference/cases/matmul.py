@@ -78,11 +78,11 @@ def _mode_cases() -> Iterator[Case]:
         (True, "Q4_0", 8, 130, 288, {"mode": "GEGLU"}),
         (True, "Q8_0", 2, 33, 96, {"mode": "PLE"}),
         (True, "Q4_K", 1, 130, 256, {"mode": "SOFTCAP"}),
-        (True, "Q6_K", 7, 33, 768, {"mode": "SOFTCAP", "source": "norm", "select": True}),
+        (True, "Q6_K", 7, 33, 768, {"mode": "SOFTCAP", "source": "norm"}),
         (False, "Q4_K", 7, 64, 2304, {"mode": "GEGLU", "source": "norm", "most": 22, "lanes": 32}),
         (False, "F16", 8, 7, 32, {"mode": "PLE", "source": "sum", "most": 3}),
         (False, "Q5_0", 8, 64, 1056, {"mode": "SOFTCAP", "source": "norm", "most": 31, "lanes": 32}),
-        (False, "Q6_K", 1, 7, 256, {"mode": "SOFTCAP", "source": "norm", "select": True, "cap": 0.0}),
+        (False, "Q6_K", 1, 7, 256, {"mode": "SOFTCAP", "source": "norm", "cap": 0.0}),
         (False, "Q8_0", 3, 2, 96, {"mode": "GEGLU", "source": "norm"}),
         (True, "Q4_0", 2, 130, 288, {"low": "apart"}),
         (True, "Q8_0", 3, 34, 96, {"low": "alternate", "mode": "GEGLU"}),
@@ -134,7 +134,6 @@ class Matvec:
     lanes: int
     mode: str = ""
     source: str = ""  # x itself, or the residual stream's norm or sum
-    select: bool = False  # takes its rows in a different order
     most: int = 0  # rows per part
     extreme: str = ""
     cap: float = 3.0
@@ -155,22 +154,20 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
     matrix, w = lab.weights(asked.kind, n, columns, asked.most)
     width = n // 2 if mode == "GEGLU" else n
     stride, side_stride = width + 5, n + 9
-    scale, picked = 0.7, [rows - 1, 0] if asked.select else list(range(rows))
-    side, y = lab.normal(rows, side_stride), lab.out(len(picked) * stride)
-    bindings: dict[str, Binding] = {"side": lab.put(side), "picked": lab.put(np.array(picked), "<u4"), "y": y}
+    scale, side, y = 0.7, lab.normal(rows, side_stride), lab.out(rows * stride)
+    bindings: dict[str, Binding] = {"side": lab.put(side), "y": y}
     x, v = lab.activations(rows, columns, extreme=asked.extreme), untouched(rows, columns)
     h_out = lab.out(x.size)
     if source:
         o, norms = lab.activations(rows, columns, extreme=asked.extreme), lab.norms(2, columns)
         bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out}
-        sums, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
-        v[picked] = sums[picked]
+        v, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
     else:
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, asked.lanes, asked.slices, depth=asked.depth, largest=largest)
-    constants |= {"SELECT": asked.select, "MADE": "residual" if source else "", "NORM": source == "norm"}
+    constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"}
     constants |= {mode: True} if mode else {}
-    adapter = _Adapter(lab, len(picked), n, asked.low, asked.shares, x if asked.meets else None, made=bool(source))
+    adapter = _Adapter(lab, rows, n, asked.low, asked.shares, x if asked.meets else None, made=bool(source))
     constants |= {"LOW": bool(asked.low), "SHARES": asked.shares, "MEETS": adapter.makers > 0, "AHEAD": 2}
     bindings |= adapter.bindings
     for part in matrix.parts:
@@ -181,10 +178,10 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
         params |= {"cap": asked.cap} if mode == "SOFTCAP" else {}
         params |= {"side_stride": side_stride, "side_offset": SIDE_OFFSET + first} if mode == "PLE" else {}
         makers = 0 if part.first else adapter.makers
-        grid = [makers + _fewer(part.rows * asked.lanes), len(picked)]
+        grid = [makers + _fewer(part.rows * asked.lanes), rows]
         lab.run("matvec", grid, {**part.bindings(), **bindings}, params, constants)
-    result = twins.linear(w, twins.rounded(x[picked], largest) if largest else x[picked]) + adapter.adds
-    expected = untouched(len(picked), stride)
+    result = twins.linear(w, twins.rounded(x, largest) if largest else x) + adapter.adds
+    expected = untouched(rows, stride)
     expected[:, OFFSET : OFFSET + width] = _finished(result, mode, side[:, SIDE_OFFSET : SIDE_OFFSET + n], asked.cap)
     made, wanted = adapter.made()
     return Outcome((lab.read(y), lab.read(h_out), *made), (framed(expected), framed(v), *wanted), F32)
