@@ -1,9 +1,9 @@
-"""How time grows with depth, rows and length: `python bench/growth.py MODEL [--depths 0,4096 --rows 1,4 …]`.
+"""How time grows with depth, rows, length and callers: `python bench/growth.py MODEL [--depths 0,4096 --rows 1,4 …]`.
 
-Three figures, all including the wait for the device: milliseconds per decoded token at a given depth; per prefill pass
+Four figures, all including the wait for the device: milliseconds per decoded token at a given depth; per prefill pass
 of a given number of rows after a short history, without the head, best of all tries; and per token of prompts of a
-given length. A pass is recorded for one of a few numbers of rows (engine/buckets.py), so the table also says how many
-were computed.
+given length; and tokens per second of several sequences together, after short prompts and long ones. A pass is recorded
+for one of a few numbers of rows (engine/buckets.py), so the table also says how many were computed.
 
 Decoding and prompts are measured as in `wgemma bench`. The figures go to growth-ADAPTER-MODEL.json, and as line charts
 to the .svg beside it.
@@ -23,6 +23,7 @@ from names import called, slug
 from svg import Lines, drawing, line_chart, text
 
 from wgemma import __version__
+from wgemma.api import Model
 from wgemma.cli.bench import (
     REPLAYS,
     Bencher,
@@ -36,6 +37,7 @@ from wgemma.cli.bench import (
     whole_number,
     whole_numbers,
 )
+from wgemma.cli.bench_sequences import Sequences, Together
 from wgemma.cli.bench_timing import warmed_up
 from wgemma.engine.buckets import bucket
 from wgemma.errors import Error
@@ -43,8 +45,10 @@ from wgemma.gpu.device import Device
 from wgemma.loading import open_device
 
 HISTORY = 64  # tokens before a pass
+PROMPTS = (512, 4096)  # tokens before several sequences go on together
+MOST = 1 << 17  # tokens of all their prompts
 PASSING = 0.5  # seconds to repeat passes of one size
-WIDTH, HEIGHT, HEAD = 960, 320, 40
+WIDTH, HEIGHT, HEAD, ACROSS = 960, 280, 40, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,14 @@ def main() -> int:
     parser.add_argument("--depths", type=sizes(0), default=[0, 1024, 4096, 16384, 65536], metavar="N,N")
     parser.add_argument("--rows", type=sizes(1), default=[1, 2, 4, 8, 16], metavar="N,N")
     parser.add_argument("--prompts", type=sizes(1), default=[64, 256, 512, 2048, 8192], metavar="N,N")
+    parser.add_argument("--sequences", type=sizes(1), default=[1, 2, 4, 8, 16, 32, 64], metavar="N,N")
     parser.add_argument("--tokens", type=whole_number(1), default=64, metavar="N", help="to decode at each depth")
     parser.add_argument(
         "--repeat", type=whole_number(1), default=3, metavar="N", help="measure so often, take the median"
     )
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="FOLDER")
-    parser.set_defaults(kv="f16", ple="auto", context=None, projector=None)  # other options loading needs
+    parser.set_defaults(kv="f16", ple="auto", context=None, projector=None, arena=None)  # other options loading needs
     options = parser.parse_args()
     try:
         device = open_device()
@@ -136,8 +141,19 @@ def measure(device: Device, options: argparse.Namespace) -> dict[str, Any]:
             "decode": told(Decoded, (grower.decoded(depth, options.tokens, stream) for depth in depths)),
             "passes": told(Passed, map(grower.passed, rows)),
             "prompts": told(Read, map(grower.read, prompts)),
+            "together": told(Together, together(model, options, context)),
             "notes": notes,
         }
+
+
+def together(model: Model, options: argparse.Namespace, context: int) -> Iterator[Together]:
+    """Several sequences after prompts of different lengths."""
+    sequences = Sequences(model, options.repeat)
+    for prompt in PROMPTS:
+        fitting = [count for count in options.sequences if count * prompt <= MOST and prompt + options.tokens < context]
+        for count in fitting:
+            say(f"measuring {count} sequences after {prompt} tokens each")
+            yield sequences.measure(count, prompt, options.tokens)
 
 
 def told(kind: type[Any], measured: Iterator[Any]) -> list[dict[str, Any]]:
@@ -196,12 +212,20 @@ def charts(report: dict[str, Any]) -> str:
         Lines("decoding: ms per token", "tokens before it", points(report["decode"], "depth", "ms_per_token")),
         Lines("a pass: ms", f"rows, {report['history']} tokens before them", points(report["passes"], "rows", "ms")),
         Lines("a prompt: ms per token", "tokens of the prompt", points(report["prompts"], "tokens", "ms_per_token")),
+        *(
+            Lines(
+                "together: tokens per second",
+                f"sequences, {prompt} tokens before",
+                points([one for one in report["together"] if one["prompt"] == prompt], "sequences", "tokens_per_s"),
+            )
+            for prompt in PROMPTS
+        ),
     ]
-    width = WIDTH / len(panels)
+    width, rows = WIDTH / ACROSS, -(-len(panels) // ACROSS)
     shapes = [text(16, 22, title, "bold"), text(WIDTH - 14, 22, how, "faint", "end")]
     for i, panel in enumerate(panels):
-        shapes += line_chart(panel, i * width, HEAD, width, HEIGHT - HEAD)
-    return drawing(WIDTH, HEIGHT, f"{title}: how time grows", shapes)
+        shapes += line_chart(panel, i % ACROSS * width, HEAD + i // ACROSS * HEIGHT, width, HEIGHT)
+    return drawing(WIDTH, HEAD + rows * HEIGHT, f"{title}: how time grows", shapes)
 
 
 def points(figures: Sequence[dict[str, Any]], across: str, up: str) -> list[tuple[int, float]]:

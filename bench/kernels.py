@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from names import slug
+from numpy.typing import NDArray
 from stopwatch import LONGEST, Stopwatch
 
 from wgemma.cli.bench import stream_bandwidth
@@ -31,6 +32,7 @@ from wgemma.model.attention_tile import tile_shape as attention_shape
 from wgemma.model.forms import FEW, THREADS, tile_shape
 from wgemma.model.matmul import AT_ONCE, Choices, Groups, Matmuls, Precision, Result
 from wgemma.model.rotary import rotary_tables
+from wgemma.model.rows import pages_of
 from wgemma.model.weights import Matrix, MatrixPart
 from wgemma.reference.lab import Lab
 from wgemma.sync import run
@@ -295,9 +297,8 @@ class Bench:
         places = depth + rows
         keys, values = (self._numbers(lab, places * kv_heads * head, "<f2") for _ in range(2))
         positions = np.arange(depth, depth + rows)
-        one = np.ones_like(positions)
         bindings: dict[str, Binding] = {
-            "rows": lab.put(np.stack([one, positions, 0 * one, positions], axis=1), "<u4"),
+            "rows": self._rows(lab, positions),
             "q_raw": self._numbers(lab, rows * heads * head),
             "norm": lab.put(lab.norms(head)),
             "turns": lab.put(table),
@@ -309,7 +310,7 @@ class Bench:
         constants = {"HEAD": head, "PAIRS": pairs, "WORD": "vec4<u32>", "PER_WORD": 8, "F16_CACHE": True}
         together = form.get("HEADS", 0)
         params = {"heads": heads, "kv_heads": kv_heads, "stride": heads * head, "window": window, "eps": EPS}
-        params |= {"ring": 1 << 31, "first": 0, "count": places}
+        params |= {"table": rows, "table_step": 0, "first": 0, "count": places}
         params |= {"splits": splits, "resumes": False, "final_segment": True}
         tape = Tape(self.device, "bench")
         kernel = "attention_few" if together else "attention"
@@ -345,9 +346,8 @@ class Bench:
         heads, kv_heads, head, window = shape
         rows, places = self.rows, depth + self.rows
         positions = np.arange(depth, places)
-        one = np.ones_like(positions)
         bindings: dict[str, Binding] = {
-            "rows": lab.put(np.stack([one, positions, 0 * one, positions], axis=1), "<u4"),
+            "rows": self._rows(lab, positions),
             "q": self._numbers(lab, rows * heads * head),
             "keys": self._numbers(lab, places * kv_heads * head, "<f2"),
             "values": self._numbers(lab, places * kv_heads * head, "<f2"),
@@ -356,7 +356,7 @@ class Bench:
         }
         split = split_of(min(places, (window or places) + QUERIES), splits)
         params = {"heads": heads, "kv_heads": kv_heads, "rows": rows, "window": window}
-        params |= {"ring": 1 << 31, "first": 0, "count": places}
+        params |= {"table": rows, "table_step": 0, "first": 0, "count": places}
         params |= {"splits": splits, "split": split, "resumes": False, "final_segment": True}
         grid = [-(-rows * (heads // kv_heads) // QUERIES), kv_heads, splits]
         tape = Tape(self.device, "bench")
@@ -449,6 +449,12 @@ class Bench:
         first = self._matrix(lab, kind, columns, count)
         more = 0 if self.quick or self.device.info.kind == "CPU" else min(COLD // nbytes(first), 24)
         return [first, *(self._matrix(lab, kind, columns, count) for _ in range(more))]
+
+    def _rows(self, lab: Lab, positions: NDArray[np.int64]) -> Buffer:
+        """Rows of one sequence, and its page table: every page at its own number."""
+        one, pages = np.ones_like(positions), np.arange(-(-pages_of(int(positions[-1]) + 1) // 4) * 4)
+        rows = np.stack([one, positions, 0 * one, positions], axis=1)
+        return lab.put(np.concatenate([rows.ravel(), pages]), "<u4")
 
     def _numbers(self, lab: Lab, count: int, kind: str = "<f4") -> Buffer:
         """A few random numbers, repeated."""

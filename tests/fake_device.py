@@ -35,11 +35,11 @@ class FakeReading:
 class FakeDevice:
     """Knows the real shaders, so that a binding or a parameter that is missing shows."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, subgroups: int = 1) -> None:
         self.info = AdapterInfo("fake", "none", "DiscreteGPU", "")
         self.limits = limits
         self.features = frozenset[str]()
-        self.subgroup_size = 1
+        self.subgroup_size = subgroups
         self.in_order = False
         self.shared = False
         self.compact = False
@@ -71,7 +71,7 @@ class FakeDevice:
     def kernel(self, name: str, constants: Mapping[str, Any] | None = None) -> FakeKernel:
         key = (name, tuple(sorted((constants or {}).items())))
         if key not in self.kernels:
-            code = load_shader(name, constants or {})
+            code = load_shader(name, {"SUBGROUPS": self.subgroup_size > 1, **(constants or {})})
             declared = declarations(code)
             assert sum(d.access != "uniform" for d in declared) <= self.limits.storage_buffers, name
             self.kernels[key] = FakeKernel(name, {d.name: d.index for d in declared}, uniform(name, code))

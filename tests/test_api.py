@@ -6,6 +6,7 @@ import math
 import os
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -238,24 +239,41 @@ def test_a_cancelled_reply_says_so_in_its_last_part(model: wgemma.Model) -> None
     assert parts[-1].usage is not None and parts[-1].usage.generated <= 3
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no such signals here")
 def test_an_interrupt_stops_the_answer_and_keeps_the_model(
     model: wgemma.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Ctrl-C comes while the main thread waits for a token."""
     ids = [2, *range(40, 60)]
     expected = [piece.id for piece in model.generate(ids, max_tokens=6, temperature=0)]
-    device, reads = model.backend.device, []  # type: ignore[attr-defined]
+    device, reads, main = model.backend.device, [], threading.get_ident()  # type: ignore[attr-defined]
     read_later = device.read_later
 
     def interrupted(*span: Any) -> Any:
         reads.append(span)
         if len(reads) == 3:
-            raise KeyboardInterrupt
+            signal.pthread_kill(main, signal.SIGINT)
         return read_later(*span)
 
     monkeypatch.setattr(device, "read_later", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(model.generate(ids, max_tokens=6, temperature=0))
+        list(model.generate(ids, max_tokens=60, temperature=0))
+        threading.Event().wait(10)  # the signal is on its way
     assert [piece.id for piece in model.generate(ids, max_tokens=6, temperature=0)] == expected
+
+
+def test_whatever_ends_the_computing_thread_is_told_to_who_waits(
+    model: wgemma.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*span: Any) -> Any:
+        raise SystemExit("out of order")
+
+    expected = model.generate("Once", max_tokens=6, temperature=0).text
+    monkeypatch.setattr(model.backend.device, "read_later", failing)  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit, match="out of order"):
+        list(model.generate("Once", max_tokens=6))
+    monkeypatch.undo()
+    assert model.generate("Once", max_tokens=6, temperature=0).text == expected
 
 
 def test_a_url_is_downloaded_once_and_then_runs_offline(
@@ -473,24 +491,23 @@ def test_a_budget_at_the_end_of_the_context_ends_the_reply(blob: Path, gpu: Nati
         assert last.usage is not None and last.usage.generated == 1
 
 
-def test_a_reply_cannot_be_reset_under_its_own_feet(model: wgemma.Model) -> None:
-    stream = model.generate("Once", max_tokens=9)
-    next(stream)
-    with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
-        model.reset()
-    stream.close()
+def test_a_reply_goes_on_when_its_model_is_reset(model: wgemma.Model) -> None:
+    expected = [piece.id for piece in model.generate("Once", max_tokens=90, temperature=0)]
+    stream = model.generate("Once", max_tokens=90, temperature=0)
+    begun = [next(stream).id]
     model.reset()
+    assert begun + [piece.id for piece in stream] == expected
 
 
-def test_an_async_call_in_the_middle_of_a_reply_is_refused_not_hung(model: wgemma.Model) -> None:
-    async def nested() -> None:
-        async for _ in model.agenerate("Once", max_tokens=9):
-            with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
-                async for _ in model.agenerate("Twice", max_tokens=2):
-                    pass
-            break
+def test_async_calls_in_the_middle_of_a_reply_run_beside_it(model: wgemma.Model) -> None:
+    five: dict[str, Any] = {"max_tokens": 5, "temperature": 0}
+    alone = model.generate("Twice", **five).text
 
-    asyncio.run(nested())
+    async def nested() -> list[str]:
+        answers = [await model.agenerate("Twice", **five) async for _ in model.agenerate("Once", max_tokens=3)]
+        return [answer.text for answer in answers]
+
+    assert set(asyncio.run(nested())) == {alone}
 
 
 def test_a_closed_model_says_so_and_closing_twice_is_nothing(blob: Path, gpu: NativeDevice) -> None:
@@ -554,10 +571,22 @@ def test_closing_ends_training(blob: Path, gpu: NativeDevice, tmp_path: Path) ->
     assert gpu.allocated == before
 
 
+def test_training_does_not_wait_for_a_reply_that_nobody_reads_on(blob: Path, gpu: NativeDevice, tmp_path: Path) -> None:
+    """Three seconds: the kernels of training are compiled."""
+    examples = [{"prompt": "a b c", "completion": "d e f"}] * 4
+    with wgemma.load(blob, device=gpu) as loaded:
+        never = {"temperature": 0, "logit_bias": dict.fromkeys(loaded.tokenizer.stop_ids, -100), "max_tokens": 90}
+        expected = [piece.id for piece in loaded.generate("Once", **never)]
+        reply = loaded.generate("Once", **never)
+        begun = [next(reply).id]
+        assert loaded.finetune(examples, out=tmp_path / "out", steps=1, seq=32, batch=1, rank=4).losses
+        assert begun + [piece.id for piece in reply] == expected
+
+
 FORKED = """
 import gc, os, signal, sys, wgemma
 model = wgemma.load(sys.argv[1])
-reply = model.generate("x", max_tokens=9)
+reply = model.generate("x", max_tokens=9, temperature=0)
 next(reply)
 child = os.fork()
 if child == 0:
@@ -586,6 +615,68 @@ code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(code, len(list(reply)))
 model.close()
 """
+
+
+FORKED_IN_A_REPLY = """
+import gc, os, signal, sys, wgemma
+model = wgemma.load(sys.argv[1])
+never = dict.fromkeys(model.tokenizer.stop_ids, -100)
+replies = [model.generate("x" * i, max_tokens=300, temperature=0, logit_bias=never) for i in (1, 2)]
+counts = [0, 0]
+codes = []
+for i in range(12):
+    for which, reply in enumerate(replies):
+        for _ in range(20):
+            next(reply)
+            counts[which] += 1
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        refused = 0
+        for reply in replies:
+            try:
+                list(reply)
+            except wgemma.SessionError:
+                refused += 1
+        del reply, replies
+        gc.collect()
+        sys.exit(refused)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(set(codes), [count + len(list(reply)) for count, reply in zip(counts, replies)])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_while_others_compute_can_go(blob: Path) -> None:
+    """Two seconds: whatever locks are held at that moment, it must not wait for them."""
+    done = subprocess.run([sys.executable, "-c", FORKED_IN_A_REPLY, blob], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "{2} [300, 300]", done.stderr
+
+
+LEFT = """
+import sys, threading, wgemma
+model = wgemma.load(sys.argv[1])
+never = dict.fromkeys(model.tokenizer.stop_ids, -100)
+replies = [model.generate("x" * i, logit_bias=never) for i in (1, 2, 3)]
+for reply in replies:
+    next(reply)
+other = model.generate("y", max_tokens=300, logit_bias=never)
+threading.Thread(target=lambda: list(other), daemon=sys.argv[2] == "daemon").start()
+if sys.argv[2] == "dropped":
+    del reply, replies
+if sys.argv[2] == "closed":
+    model.close()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["kept", "dropped", "closed", "daemon"])
+def test_a_process_with_unfinished_replies_ends_silently(blob: Path, how: str) -> None:
+    """A second each: a process of its own."""
+    done = subprocess.run([sys.executable, "-c", LEFT, blob, how], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+    assert ("closed in the middle" in done.stderr) == (how == "closed")
+    assert how == "closed" or not done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

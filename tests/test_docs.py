@@ -26,14 +26,22 @@ def test_the_readmes_python_runs(
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     blob = data / "ollama-store" / store["gemma4:tiny"]["model"]
     asked = wgemma.load
-    monkeypatch.setattr(wgemma, "load", lambda name=None: asked(blob, context=256) if name else asked())
+
+    def load(name: str | None = None, **options: Any) -> wgemma.Model:
+        return asked(blob, context=256) if name else asked(**options)
+
+    monkeypatch.setattr(wgemma, "load", load)
     monkeypatch.chdir(ROOT)
-    chat, media = blocks("python")
+    chat, media, many = blocks("python")
     exec(compile(chat, "README.md", "exec"), {})
     assert "Usage(prompt=" in capsys.readouterr().out
     after: dict[str, Any] = {}
     exec(compile(media, "README.md", "exec"), after)
     assert after["rows"].shape == (64, 256)
+    capsys.readouterr()
+    exec(compile(many, "README.md", "exec"), {})
+    told = capsys.readouterr().out.splitlines()
+    assert {int(line.split()[0]) for line in told[:-3]} == set(range(40)) and len(eval(told[-3])) == 5
 
 
 def test_the_readmes_examples_are_those_that_teach_the_tiny_model_a_fact() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import wgemma
 from wgemma.engine.backend import GpuBackend
+from wgemma.engine.scoring import packs
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.native import NativeDevice
 from wgemma.reference.decoder import Reference
@@ -44,11 +45,44 @@ def test_a_vector_is_the_mean_of_the_hidden_states_at_length_1(blob: Path, model
     assert text != LONG or len(model.tokenizer.encode(text)) > 512
 
 
-def test_a_list_gives_one_vector_per_text(model: wgemma.Model) -> None:
+def test_a_list_gives_one_vector_per_text(blob: Path, model: wgemma.Model) -> None:
     vectors = model.embed(TEXTS)
     assert vectors.shape == (3, len(model.embed("x")))
-    assert all((vector == model.embed(text)).all() for vector, text in zip(vectors, TEXTS, strict=True))
+    for vector, text in zip(vectors, TEXTS, strict=True):
+        assert np.abs(vector - expected(blob, model, text)).max() < 2e-5
     assert model.embed([]).shape == (0, vectors.shape[1])
+
+
+@pytest.mark.parametrize("kind", ["gpu", "compact"])
+def test_short_texts_share_a_pass_and_long_ones_do_not(
+    blob: Path, gpu: NativeDevice, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [*TEXTS, "The dog ran. " * 9, LONG, *(f"number {i}" for i in range(60))]
+    with wgemma.load(blob, device=gpu if kind == "gpu" else None, kv="f32") as model:
+        runner, shared = model.backend.runner, list[int]()
+        whole = runner.whole
+
+        async def watched(some: Any, *rest: Any) -> None:
+            shared.append(len(some))
+            await whole(some, *rest)
+
+        monkeypatch.setattr(runner, "whole", watched)
+        vectors = model.embed(texts)
+        assert shared[0] == 4 and sum(shared) == len(texts) - 1
+        for i in (*range(6), 30, len(texts) - 1):
+            assert np.abs(vectors[i] - expected(blob, model, texts[i])).max() < 2e-5
+
+
+def test_packs_are_as_full_as_their_order_allows() -> None:
+    assert list(packs([10, 20, 3, 500, 9, 4, 600, 1], 512)) == [
+        range(3),
+        range(3, 5),
+        range(5, 6),
+        range(6, 7),
+        range(7, 8),
+    ]
+    assert list(packs([], 512)) == []
+    assert list(packs([1, 1], 8)) == [range(1), range(1, 2)]  # no tile is that small
 
 
 def test_the_reference_device_says_the_same(blob: Path, model: wgemma.Model) -> None:
@@ -85,6 +119,12 @@ def test_an_adapter_changes_the_vector(data: Path, gpu: NativeDevice, monkeypatc
     monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
     with wgemma.load("someone/mygemma:v1", device=gpu) as adapted:
         assert np.abs(adapted.embed("x") - adapted.embed("x", adapter=None)).max() > 0
+        alone, together = [adapted.embed(text) for text in TEXTS], adapted.embed(TEXTS)
+        assert (
+            np.abs(together - np.stack(alone)).max()
+            < 1e-3
+            < np.abs(together - adapted.embed(TEXTS, adapter=None)).max()
+        )
 
 
 def test_async_and_raw_bytes_are_the_same(model: wgemma.Model) -> None:

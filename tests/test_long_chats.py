@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import wgemma
+from wgemma.engine.prefix import Replies
 from wgemma.text.parts import content_of
 from wgemma.text.template import segments
 
@@ -84,7 +85,7 @@ def test_an_answer_that_fills_the_context_ends_and_the_next_question_is_answered
 
 def test_a_chat_too_long_is_refused_if_it_must_not_be_shortened(model: wgemma.Model) -> None:
     messages = [message for i in range(80) for message in (asked(f"{i}?"), {"role": "assistant", "content": f"{i}."})]
-    tokens = len(model._replies.encode(model.tokenizer, segments([*messages, asked("why?")])))
+    tokens = len(Replies().encode(model.tokenizer, segments([*messages, asked("why?")])))
     with pytest.raises(wgemma.ContextOverflow, match=rf"has {tokens} tokens; the context holds {CONTEXT}\. Shorten it"):
         ask(model, [*messages, asked("why?")], shift=False)
     with pytest.raises(wgemma.ContextOverflow, match=rf"the context holds {CONTEXT}\. Shorten it"):

@@ -18,7 +18,10 @@ def good(model: wgemma.Model) -> None:
     pieces = model.generate([2, 30], top_k=5, logit_bias={5: 1.0}, adapter={"pirate": 0.5})
     print([piece.id for piece in pieces], pieces.usage, model.chat(messages))
     print(model.finetune("data.jsonl", out="out", rank=4, lr=0.01, targets="q,k", progress=print).losses)
-    wgemma.load("gemma4:e2b", context=4096, kv="f32", progress=print, adapter=["a", "b"]).close()
+    wgemma.load("gemma4:e2b", context=4096, kv="f32", progress=print, adapter=["a", "b"], slots=2, arena=None).close()
+    for index, some in model.chat_many(iter([HELLO, HELLO]), max_tokens=5):
+        print(index, some.text, some.index)
+    print(model.generate_many(["Once", [2, 30]], seed=1).texts, [a.usage for a in model.chat(HELLO, n=3).alternatives])
 
 
 async def good_async(model: wgemma.Model) -> None:
@@ -26,6 +29,9 @@ async def good_async(model: wgemma.Model) -> None:
     print(whole.text, whole.message["content"])
     async for piece in model.agenerate("Once", max_tokens=5):
         print(piece.text)
+    async for index, part in model.achat_many([HELLO]):
+        print(index, part.kind)
+    print([answer.text for answer in await model.agenerate_many(["Once"])])
     await (await wgemma.aload(context=5)).afinetune([], out="x", steps=1)
 
 
@@ -43,6 +49,9 @@ async def bad(model: wgemma.Model, options: wgemma.ChatOptions) -> None:
     model.generate("Once", stop=5)  # arg-type
     model.agenerate("Once", **options)  # misc
     model.finetune([], rate=5)  # call-arg
+    model.generate_many(["Once"], n=2)  # call-arg
+    model.chat_many(["Hello"])  # list-item
+    wgemma.load(slots="8")  # arg-type
     await model.afinetune([], rank="x")  # arg-type
     model("Hello")  # operator
     len(model)  # arg-type

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.files.quants import BY_NAME
-from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
+from wgemma.model.rows import Row, pages_of
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.sampling import distribution, drawn
@@ -205,9 +205,7 @@ def _kv(problem: Problem) -> tuple[Array, ...]:
     for r, (used, position, _) in enumerate(given.STORING):
         if used:
             cache[:, position] = made[0][r], made[1][r]
-    (first, count), (last, more) = given.SEEN
-    last += given.DEPTH // 2  # a ring is written there again from its start
-    return tuple(half[at : at + n] for at, n in ((first, count), (last, more)) for half in cache)
+    return tuple(half[at : at + n] for at, n in given.SEEN for half in cache)
 
 
 def _attention(problem: Problem) -> tuple[Array, ...]:
@@ -220,9 +218,10 @@ def _attention(problem: Problem) -> tuple[Array, ...]:
         np.frombuffer(given.cached(label, int(np.prod(shape)), "f16"), "<f2").reshape(shape)
         for label in ("keys", "values")
     )
-    ring, window = (given.DEPTH // 2, given.WINDOW) if sliding else (1 << 31, 0)
+    pages = np.arange(pages_of(given.DEPTH))
+    table, window = (pages % (len(pages) // 2), given.WINDOW) if sliding else (pages, 0)
     seen = [Row(used, position, 0, sees) for used, position, sees in rows]
-    return (twins.attention(q, keys, values, seen, window, ring),) * (2 if sliding else 3)
+    return (twins.attention(q, keys, values, seen, window, [table] * len(seen)),) * (2 if sliding else 3)
 
 
 # -- sampling

@@ -26,8 +26,12 @@ TARGET = Path(__file__).resolve().parent.parent / "docs/reference.md"
 FUNCTIONS = ("load", "aload", "render")
 FIRST = (
     "Model",
+    "Conversation",
     "Answer",
     "AsyncAnswer",
+    "Answers",
+    "AsyncAnswers",
+    "WholeAnswer",
     "Part",
     "Piece",
     "Usage",

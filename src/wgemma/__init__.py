@@ -23,11 +23,31 @@ from wgemma.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from wgemma.api import Answer, AsyncAnswer, Model, Part, Piece, PromptProgress, TokenLogprob, Usage
+    from wgemma.api import (
+        Answer,
+        Answers,
+        AsyncAnswer,
+        AsyncAnswers,
+        Conversation,
+        Model,
+        Part,
+        Piece,
+        PromptProgress,
+        TokenLogprob,
+        Usage,
+        WholeAnswer,
+    )
     from wgemma.engine.sampling import Sampling
     from wgemma.files.gguf import Gguf
     from wgemma.loading import aload, load
-    from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, LoadOptions
+    from wgemma.options import (
+        ChatManyOptions,
+        ChatOptions,
+        FinetuneOptions,
+        GenerateManyOptions,
+        GenerateOptions,
+        LoadOptions,
+    )
     from wgemma.text.reply import ToolCall
     from wgemma.text.template import render
     from wgemma.text.tokenizer import Tokenizer
@@ -35,15 +55,20 @@ if TYPE_CHECKING:
 __all__ = [
     "AdapterError",
     "Answer",
+    "Answers",
     "AsyncAnswer",
+    "AsyncAnswers",
     "BadLogits",
+    "ChatManyOptions",
     "ChatOptions",
     "ContextOverflow",
+    "Conversation",
     "DataError",
     "DeviceError",
     "DeviceLost",
     "Error",
     "FinetuneOptions",
+    "GenerateManyOptions",
     "GenerateOptions",
     "Gguf",
     "GgufError",
@@ -66,6 +91,7 @@ __all__ = [
     "ToolCall",
     "TrainingError",
     "Usage",
+    "WholeAnswer",
     "__version__",
     "aload",
     "load",
@@ -76,9 +102,14 @@ __all__ = [
 # starts quickly.
 _LATER = {
     "Answer": "api",
+    "Answers": "api",
     "AsyncAnswer": "api",
+    "AsyncAnswers": "api",
+    "ChatManyOptions": "options",
     "ChatOptions": "options",
+    "Conversation": "api",
     "FinetuneOptions": "options",
+    "GenerateManyOptions": "options",
     "GenerateOptions": "options",
     "Gguf": "files.gguf",
     "LoadOptions": "options",
@@ -91,6 +122,7 @@ _LATER = {
     "Tokenizer": "text.tokenizer",
     "ToolCall": "text.reply",
     "Usage": "api",
+    "WholeAnswer": "api",
     "aload": "loading",
     "load": "loading",
     "render": "text.template",

@@ -1,15 +1,19 @@
 """What `chat` and `generate` return: a stream to iterate over, and the whole answer for whoever asks for it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wgemma.engine.continuing import Piece
 from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage
 from wgemma.engine.replying import Part
-from wgemma.errors import SessionError
+from wgemma.errors import Error, SessionError
 from wgemma.habits import dead_end
 from wgemma.sync import iterate
 from wgemma.text.reply import ToolCall
+from wgemma.together import Begin, Numbered, merged, together
 
 T = TypeVar("T", bound=Part | Piece)
 
@@ -104,7 +108,53 @@ class _Whole(Generic[T]):
         __getitem__ = dead_end(_AS_A_DICT)
 
 
-class Answer(_Whole[T], Iterator[T]):
+class WholeAnswer(_Whole[T]):
+    """An answer that came beside others, with the properties of an `Answer`; `error` is what ended it, if anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Error | None = None
+
+    def arrived(self, item: T | Ending | Error) -> None:
+        """The next part, its ending, or the error that ended it."""
+        if isinstance(item, Error):
+            self.error = item
+        else:
+            self._take(item)
+
+    def _read(self) -> list[T]:
+        return self._arrived
+
+
+class _Chosen(_Whole[T]):
+    """An answer that may have alternatives; it is the first of them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._others = [WholeAnswer[T]() for _ in range(count - 1)]
+
+    def _note(self, index: int, item: T | Ending) -> T | None:
+        """Notes what alternative `index` yields; returns what is for the reader."""
+        if isinstance(item, Error):
+            raise item
+        if index == 0:
+            return self._take(item)
+        return self._others[index - 1]._take(item if isinstance(item, Ending) else replace(item, index=index))
+
+    def _close(self) -> None:
+        self._closed = self._closed or not self._over
+        for other in self._others:
+            other._closed = self._closed
+
+    @property
+    def alternatives(self) -> list[WholeAnswer[T]]:
+        """All `n` answers, this one first, each with the same properties."""
+        first = WholeAnswer[T]()
+        first._arrived, first._ending, first._closed = self._read(), self._ending, self._closed
+        return [first, *self._others]
+
+
+class Answer(_Chosen[T], Iterator[T]):
     """An answer that is being written. Iterate over it, or ask for all of it:
 
         for part in model.chat(messages):
@@ -117,14 +167,14 @@ class Answer(_Whole[T], Iterator[T]):
     properties then tell what had arrived.
     """
 
-    def __init__(self, stream: AsyncGenerator[T | Ending, None]) -> None:
-        super().__init__()
-        self._stream = iterate(stream)
+    def __init__(self, *streams: AsyncGenerator[T | Ending, None], most: int = 1) -> None:
+        super().__init__(len(streams))
+        self._stream = iterate(_numbered(streams[0])) if len(streams) == 1 else together(_begun(streams), most)
 
     def __next__(self) -> T:
         try:
-            for item in self._stream:
-                shown = self._take(item)
+            for index, item in self._stream:
+                shown = self._note(index, item)
                 if shown is not None:
                     return shown
         except BaseException:
@@ -140,7 +190,7 @@ class Answer(_Whole[T], Iterator[T]):
 
     def close(self) -> None:
         """Cancels the answer; does nothing if it has ended."""
-        self._closed = self._closed or not self._over
+        self._close()
         self._stream.close()
 
     def __enter__(self) -> "Answer[T]":
@@ -153,7 +203,7 @@ class Answer(_Whole[T], Iterator[T]):
         __await__ = dead_end("chat() and generate() are not awaited: write await model.achat(…) or model.agenerate(…).")
 
 
-class AsyncAnswer(_Whole[T], AsyncIterator[T]):
+class AsyncAnswer(_Chosen[T], AsyncIterator[T]):
     """An answer that is being written, for code that runs in an event loop. Iterate over it, or await all of it:
 
         async for part in model.achat(messages):
@@ -165,14 +215,14 @@ class AsyncAnswer(_Whole[T], AsyncIterator[T]):
     cancels it.
     """
 
-    def __init__(self, stream: AsyncGenerator[T | Ending, None]) -> None:
-        super().__init__()
-        self._stream = stream
+    def __init__(self, *streams: AsyncGenerator[T | Ending, None], most: int = 1) -> None:
+        super().__init__(len(streams))
+        self._stream = _numbered(streams[0]) if len(streams) == 1 else merged(_begun(streams), most)
 
     async def __anext__(self) -> T:
         try:
-            async for item in self._stream:
-                shown = self._take(item)
+            async for index, item in self._stream:
+                shown = self._note(index, item)
                 if shown is not None:
                     return shown
         except BaseException:
@@ -199,7 +249,8 @@ class AsyncAnswer(_Whole[T], AsyncIterator[T]):
 
     async def aclose(self) -> None:
         """Cancels the answer; does nothing if it has ended."""
-        self._closed, self._over = self._closed or not self._over, True
+        self._close()
+        self._over = True
         await self._stream.aclose()
 
     async def __aenter__(self) -> "AsyncAnswer[T]":
@@ -210,3 +261,20 @@ class AsyncAnswer(_Whole[T], AsyncIterator[T]):
 
     if not TYPE_CHECKING:
         __iter__ = dead_end("this answer is read in an event loop: write `async for`, or call chat() or generate().")
+
+
+async def _numbered(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Numbered, None]:
+    """A stream without alternatives."""
+    async with aclosing(stream):
+        async for item in stream:
+            yield 0, item
+
+
+def _begun(streams: Iterable[AsyncGenerator[Any, None]]) -> Iterator[Begin]:
+    """Alternatives, each to be begun."""
+    for stream in streams:
+        yield partial(_itself, stream)
+
+
+def _itself(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    return stream

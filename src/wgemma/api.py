@@ -1,53 +1,75 @@
 """A loaded model: chat, generate text, get logits, apply adapters, fine-tune. `loading.py` loads one."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from wgemma.answers import Answer, AsyncAnswer
-from wgemma.checks import all_checked, called, shown, texts, whole, yes_or_no
-from wgemma.engine.adapting import ALL, Choice, checked_scale
-from wgemma.engine.continuing import Piece, pieces
-from wgemma.engine.endings import Ending, TokenLogprob, Usage
-from wgemma.engine.replying import Part, Reply
-from wgemma.engine.request import Cancel, Hear, PromptProgress, Request, unheard
-from wgemma.engine.sampling import Sampling
+from wgemma.answering import Answering, check_cancel
+from wgemma.answers import Answer, AsyncAnswer, WholeAnswer
+from wgemma.checks import all_checked, called, yes_or_no
+from wgemma.conversation import Conversation
+from wgemma.engine.adapting import checked_scale
+from wgemma.engine.continuing import Piece
+from wgemma.engine.endings import TokenLogprob, Usage
+from wgemma.engine.replying import Part
+from wgemma.engine.request import Cancel, PromptProgress
 from wgemma.engine.saved import fingerprint
-from wgemma.engine.shift import fit, messages_in
-from wgemma.engine.thinking import Level, thinking
-from wgemma.errors import SettingsError, TemplateError
 from wgemma.files.adapters import AdapterFile, fitting_adapter
 from wgemma.habits import refuse_unknown_options
 from wgemma.loaded import prompt_style
+from wgemma.many import Answers, AsyncAnswers
 from wgemma.media import Perceiving
 from wgemma.model.config import find_tensors
-from wgemma.numbers import Computing, ids_of
-from wgemma.options import ChatOptions, FinetuneOptions, GenerateOptions, SamplingOptions, TrainingOptions
-from wgemma.sync import run
-from wgemma.text.parts import Content, content_of
-from wgemma.text.reply import ReplyParser
-from wgemma.text.template import Segment, awaits_tools, opens_in_thought, segments
+from wgemma.numbers import Computing
+from wgemma.options import (
+    ChatManyOptions,
+    ChatOptions,
+    FinetuneOptions,
+    GenerateManyOptions,
+    GenerateOptions,
+    SamplingOptions,
+    TrainingOptions,
+)
+from wgemma.sync import pause, run
+from wgemma.together import Begin
 
 if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
     from wgemma.train.trainer import Progress
 
-__all__ = ["Answer", "AsyncAnswer", "Model", "Part", "Piece", "PromptProgress", "TokenLogprob", "Usage", "prompt_style"]
+__all__ = [
+    "Answer",
+    "Answers",
+    "AsyncAnswer",
+    "AsyncAnswers",
+    "Conversation",
+    "Model",
+    "Part",
+    "Piece",
+    "PromptProgress",
+    "TokenLogprob",
+    "Usage",
+    "WholeAnswer",
+    "prompt_style",
+]
 
+MOST_ALTERNATIVES = 64
 _SAMPLING = SamplingOptions.__optional_keys__
 
 T = TypeVar("T")
 
 
 @all_checked
-class Model(Perceiving, Computing):
-    """A loaded model and its current chat. Close it, or use it in a `with` block.
+class Model(Answering, Perceiving, Computing):
+    """A loaded model and its current chat. Close it, or use it in a `with` block. Threads and tasks may call it at the
+    same time: their replies are generated together.
 
     `name` is what it was loaded as; `tokenizer` turns text into token ids and back.
     """
+
+    def __init__(self, *loaded: Any) -> None:
+        super().__init__(*loaded)
+        self._conversation = Conversation(self)
 
     # -- chat
 
@@ -75,83 +97,65 @@ class Model(Perceiving, Computing):
                 `usage.dropped` tells, or is refused with `ContextOverflow`.
             adapter: the name of a loaded adapter, a dict of scales by name, or None for the base model; by default
                 all adapters are active.
+            n: how many alternatives to write, 1 to 64. Parts say by `index` which they belong to, and `alternatives`
+                are the whole answers. `text` and the other properties are about the first.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
-        return Answer(self._chat(messages, **options))
+        return self._conversation.chat(messages, **options)
 
     def achat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> AsyncAnswer[Part]:
         """`chat`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
-        return AsyncAnswer(self._chat(messages, **options))
+        return self._conversation.achat(messages, **options)
 
-    def _chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        think: bool | Level = False,
-        max_tokens: int | None = None,
-        thinking_budget: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        cancel: "Cancel | None" = None,
-        progress: Hear = unheard,
-        adapter: Choice = ALL,
-        shift: bool = True,
-        **sampling: Unpack[SamplingOptions],
-    ) -> AsyncGenerator[Part | Ending, None]:
-        """Checks the call at once; the reply begins with the first step of the result."""
+    def chat_many(
+        self, chats: Iterable[Sequence[Mapping[str, Any]]], **options: Unpack[ChatManyOptions]
+    ) -> Answers[Part]:
+        """Streams the replies to many chats, as (index, part) in the order in which they are written; `.texts` are all
+        of them. Each of `chats` is a list of messages as in `chat`, and a conversation of its own; an endless iterable
+        is fine, since only a few are begun at a time.
+
+        Options:
+            tools, think, thinking_budget, max_tokens, stop, cancel, progress, shift, adapter: as in `chat`, for all.
+            temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+                logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
+        """
+        return Answers(self._chats(chats, options), self._at_a_time)
+
+    def achat_many(
+        self, chats: Iterable[Sequence[Mapping[str, Any]]], **options: Unpack[ChatManyOptions]
+    ) -> AsyncAnswers[Part]:
+        """`chat_many`, for code that runs in an event loop: iterate with `async for`, or await all whole answers."""
+        return AsyncAnswers(self._chats(chats, options), self._at_a_time)
+
+    def _chats(self, chats: Iterable[Sequence[Mapping[str, Any]]], options: ChatManyOptions) -> Iterator[Begin]:
+        refuse_unknown_options("chat_many", options)
+        begin = self._chat("chat_many", **options)
+        return self._each("chats", chats, lambda chat: begin(Conversation(self), chat)[0], options.get("cancel"))
+
+    def conversation(self) -> Conversation:
+        """A chat of its own, beside this model's and others: it has `chat`, `achat`, `fork`, `save`, `restore` and
+        `reset`."""
         self._turns.check()
-        request = _followed(self._request("chat", max_tokens, stop, sampling), cancel, progress)
-        thinks, thinking_budget = thinking(think, thinking_budget)
-        yes_or_no("shift", shift)
-        if isinstance(messages, list | tuple) and not messages:
-            raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
-        prompt = segments(self._with_system(messages), tools=tools, think=thinks, size=self.prompt_style)
-        if awaits_tools(prompt):
-            raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
-        media = {id(piece.media): content_of(piece.media) for piece in prompt if piece.media is not None}
-        in_thought = opens_in_thought(prompt)
-        parser = ReplyParser(think=thinks, in_thought=in_thought, tools=tools)
-        request = replace(request, in_thought=in_thought, thinking_budget=thinking_budget)
+        return Conversation(self)
 
-        async def parts() -> AsyncGenerator[Part | Ending, None]:
-            kept, turns = self._fit(prompt, media, request.max_tokens) if shift else (prompt, 0)
-            contents = [media[id(piece.media)] for piece in kept if piece.media is not None]
-            ids = self._replies.encode(self.tokenizer, kept, await self._place(contents))
-            ready, dropped = self._ready(request, ids, adapter), messages_in(messages, turns)
-            reply = Reply(self.backend, self.tokenizer, self._replies, parser, ready, dropped)
-            async with aclosing(reply.parts()) as items:
-                async for part in items:
-                    yield part
+    def save(self, path: str | Path) -> None:
+        """Saves this chat to the file `path`: its tokens and their KV cache."""
+        self._conversation.save(path)
 
-        return self._streamed(parts)
+    def restore(self, path: str | Path) -> None:
+        """Restores a chat saved to `path` from the same model; any other file raises an error and changes nothing."""
+        self._conversation.restore(path)
 
-    def _fit(self, prompt: Sequence[Segment], media: Mapping[int, Content], room: int) -> tuple[list[Segment], int]:
-        """What of a chat fits, and how many turns do not: `room` tokens are for the reply, or a quarter of the
-        context if that is less."""
-        context = self.backend.context
-        count = partial(self._replies.count, self.tokenizer)
-        return fit(prompt, context, min(context // 4, room), count, lambda part: self.backend.weigh(media[id(part)]))
+    def reset(self) -> None:
+        """Forgets the chat, and everything that was computed: the next call begins anew."""
+        run(self._forget())
 
-    async def _streamed(self, begin: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-        """A reply in its turn: nothing else is computed until it ends, and between its parts nothing at all."""
-        async with self._turns.take(), aclosing(begin()) as items:
-            async for item in items:
-                with self._turns.paused():
-                    yield item
-
-    def _ready(self, request: Request, ids: Sequence[int], adapter: Choice) -> Request:
-        """The request with its prompt; called in its turn, because other calls may load or unload adapters."""
-        return replace(request, ids=ids, adapter=self.backend.adapters.choose(adapter))
-
-    def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Puts the model's own system prompt first if the messages have none."""
-        if not self._files.system or not isinstance(messages, list | tuple):
-            return messages
-        role = messages[0].get("role") if messages and isinstance(messages[0], dict) else None
-        if isinstance(role, str) and role in ("system", "developer"):
-            return messages
-        return [{"role": "system", "content": self._files.system}, *messages]
+    async def _forget(self) -> None:
+        self._turns.check()
+        async with self._turns.take():
+            await self.backend.reset()
+        self._conversation.reset()
 
     # -- plain text
 
@@ -159,31 +163,40 @@ class Model(Perceiving, Computing):
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options:
-            max_tokens, stop, cancel, progress, adapter: as in `chat`.
+            max_tokens, stop, cancel, progress, adapter, n: as in `chat`.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
-        return Answer(self._generate(prompt, **options))
+        return Answer(*self._generate("generate", self._conversation, **options)(prompt), most=self._at_a_time)
 
     def agenerate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> AsyncAnswer[Piece]:
         """`generate`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
-        return AsyncAnswer(self._generate(prompt, **options))
+        return AsyncAnswer(*self._generate("generate", self._conversation, **options)(prompt), most=self._at_a_time)
 
-    def _generate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        cancel: "Cancel | None" = None,
-        progress: Hear = unheard,
-        adapter: Choice = ALL,
-        **sampling: Unpack[SamplingOptions],
-    ) -> AsyncGenerator[Piece | Ending, None]:
-        self._turns.check()
-        ids = self._with_bos(prompt) if isinstance(prompt, str) else ids_of(prompt)
-        request = _followed(self._request("generate", max_tokens, stop, sampling), cancel, progress)
-        return self._streamed(lambda: pieces(self.backend, self.tokenizer, self._ready(request, ids, adapter)))
+    def generate_many(
+        self, prompts: Iterable[str | Sequence[int]], **options: Unpack[GenerateManyOptions]
+    ) -> Answers[Piece]:
+        """Continues many `prompts`, as (index, piece) in the order in which they are written; `.texts` are all of them.
+        Each is one as in `generate`; an endless iterable is fine, since only a few are begun at a time.
+
+        Options:
+            max_tokens, stop, cancel, progress, adapter: as in `chat`, for all.
+            temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+                logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
+        """
+        return Answers(self._texts(prompts, options), self._at_a_time)
+
+    def agenerate_many(
+        self, prompts: Iterable[str | Sequence[int]], **options: Unpack[GenerateManyOptions]
+    ) -> AsyncAnswers[Piece]:
+        """`generate_many`, for code that runs in an event loop: iterate with `async for`, or await all whole
+        answers."""
+        return AsyncAnswers(self._texts(prompts, options), self._at_a_time)
+
+    def _texts(self, prompts: Iterable[str | Sequence[int]], options: GenerateManyOptions) -> Iterator[Begin]:
+        refuse_unknown_options("generate_many", options)
+        begin = self._generate("generate_many", None, **options)
+        return self._each("prompts", prompts, lambda prompt: begin(prompt)[0], options.get("cancel"))
 
     # -- adapters
 
@@ -257,7 +270,7 @@ class Model(Perceiving, Computing):
         yes_or_no("resume", resume)
         yes_or_no("skip_bad", skip_bad)
         called("progress", progress, "a function that takes a Progress")
-        _check_cancel(cancel)
+        check_cancel(cancel)
         engine = self.backend.runner.engine
         refuse_adapted(self._files)
         task = data
@@ -278,6 +291,9 @@ class Model(Perceiving, Computing):
             progress(step)
             self._turns.check()
 
+        while not self.backend.idle:  # training needs the whole GPU
+            self._turns.check()
+            await pause(0.01)
         async with self._turns.take():
             engine = self.backend.runner.engine  # may have been rebuilt meanwhile
             learner = await open_learner(engine, task.settings)
@@ -293,36 +309,3 @@ class Model(Perceiving, Computing):
                 )
             finally:
                 learner.free()
-
-    # -- settings
-
-    def _request(
-        self, call: str, max_tokens: int | None, stop: str | Sequence[str] | None, sampling: SamplingOptions
-    ) -> Request:
-        """A request that still lacks its prompt."""
-        refuse_unknown_options(call, sampling)
-        stops = texts("stop", stop) + texts("the model's own stop", self._files.params.get("stop"))
-        return Request((), self._limit(max_tokens), self._sampling(sampling), stops=stops)
-
-    def _sampling(self, settings: SamplingOptions) -> Sampling:
-        """The model's own settings, overridden by the caller's."""
-        own = {name: value for name, value in self._files.params.items() if name in _SAMPLING}
-        return Sampling(**{**own, **settings})
-
-    def _limit(self, max_tokens: int | None) -> int:
-        if max_tokens is None:
-            own = self._files.params.get("num_predict", -1)
-            max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
-        return whole("max_tokens", max_tokens, 0)
-
-
-def _followed(request: Request, cancel: Any, progress: Any) -> Request:
-    """The request of a caller who may cancel it and hears how far its prompt is."""
-    _check_cancel(cancel)
-    called("progress", progress, "a function that takes a PromptProgress")
-    return replace(request, cancel=cancel, progress=progress)
-
-
-def _check_cancel(cancel: Any) -> None:
-    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise SettingsError(f"cancel is {shown(cancel)}; it must be an Event, of threading or asyncio.")

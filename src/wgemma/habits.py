@@ -14,7 +14,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "think": ("thinking", "enable_thinking", "reasoning_effort"),
     "repeat_penalty": ("repetition_penalty",),
     "logprobs": ("top_logprobs",),
+    "n": ("num_return_sequences",),
     "context": ("num_ctx", "n_ctx"),
+    "slots": ("num_parallel", "n_parallel", "n_seq_max", "max_num_seqs"),
     "adapter": ("lora_path", "lora_adapter"),
     "projector": ("mmproj", "clip_model_path"),
     "kv": ("type_k", "type_v", "kv_cache_type"),
@@ -43,7 +45,6 @@ _FIRST = 'the model is the first argument of load(), as in load("gemma4:e2b"). L
 _WHOLE = "every layer runs on the GPU, and device='reference' runs without one. Leave {name} out."
 _FORMAT = "answers have no enforced format: ask for it in the prompt, or offer a tool. Leave {name} out."
 _THREADS = "there is nothing to tune about threads or batches. Leave {name} out."
-_ONE = "a call gives one answer: call it again for another. Leave {name} out."
 # Options that have no counterpart.
 NEEDLESS: dict[str, str] = {
     "stream": "every answer streams: iterate over it, or take all of it with .text. Leave stream out.",
@@ -61,8 +62,6 @@ NEEDLESS: dict[str, str] = {
     "n_threads": _THREADS,
     "n_batch": _THREADS,
     "num_batch": _THREADS,
-    "n": _ONE,
-    "num_return_sequences": _ONE,
     "keep_alive": "a model stays loaded until its close(). Leave keep_alive out.",
     "verbose": "loading prints nothing. Leave verbose out.",
     "system": 'the system prompt is a message: {{"role": "system", "content": "…"}} comes first.',
@@ -81,7 +80,7 @@ def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
         if name in NEEDLESS:
             raise SettingsError(NEEDLESS[name].format(name=name))
         own = ours[0] if ours else name
-        owners = [f"{other}()" for other, names in CALLS.items() if own in names]
+        owners = [f"{other}()" for other, names in CALLS.items() if own in names and not other.endswith("_many")]
         if owners:
             what = f"{name} is {own} here, an option" if ours else f"{name} is an option"
             raise SettingsError(f"{what} of {' and '.join(owners)}, not of {call}().")
@@ -113,6 +112,7 @@ _OF_A_MODEL = {
     "stream": "model.chat(messages)",
     "create_embedding": "model.embed(texts)",
     "embeddings": "model.embed(texts)",
+    **dict.fromkeys(("batch", "generate_batch", "abatch"), "model.chat_many(chats)"),
     "apply_chat_template": "wgemma.render(messages)",
     "tokenize": "model.tokenizer.encode(text)",
     "encode": "model.tokenizer.encode(text)",

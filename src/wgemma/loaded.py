@@ -1,21 +1,18 @@
 """What every part of a model shares: its files, its backend, whose turn it is, and its end."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Literal, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Self, TypeVar
 
 from wgemma.checks import all_checked
 from wgemma.engine.backend import Backend
-from wgemma.engine.prefix import Replies
 from wgemma.engine.turns import Turns
-from wgemma.errors import SessionError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
-from wgemma.files.paths import user_path
 from wgemma.habits import Habitual
 from wgemma.model.config import Config
-from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 @all_checked
@@ -33,26 +30,12 @@ class Loaded(Habitual):
         self._opened = opened
         self._config = config
         self._turns = Turns(self.name, backend.stop, self._free)
-        self._replies = Replies()
+        backend.attach(self._turns)
 
-    def reset(self) -> None:
-        """Forgets the chat, so the next call recomputes everything. Raises `SessionError` during a reply."""
-        run(self._in_turn(self.backend.reset))
-
-    def save(self, path: str | Path) -> None:
-        """Saves this chat to the file `path`: its tokens and their KV cache."""
-        file = user_path(path, SessionError)
-        run(self._in_turn(lambda: run(self.backend.save(file))))
-
-    def restore(self, path: str | Path) -> None:
-        """Restores a chat saved to `path` from the same model; any other file raises an error and changes nothing."""
-        file = user_path(path, SessionError)
-        run(self._in_turn(lambda: run(self.backend.restore(file))))
-
-    async def _in_turn(self, work: Callable[[], None]) -> None:
+    async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         self._turns.check()
         async with self._turns.take():
-            work()
+            return await work()
 
     def close(self) -> None:
         """Frees all memory. Other threads' calls end with `SessionError`; this waits for what the GPU is computing. In

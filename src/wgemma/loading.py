@@ -12,7 +12,7 @@ from wgemma.checks import called, checked, shown
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.opening import Plan, open_engine, plan, table_choices
-from wgemma.engine.options import Options, check_room, context_of
+from wgemma.engine.options import SLOTS, Options, check_room, context_of
 from wgemma.engine.towers import GpuTowers, heard_by
 from wgemma.errors import DeviceError, ModelError, SettingsError
 from wgemma.files.adapters import fitting_adapter
@@ -57,6 +57,10 @@ def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Mo
             16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.
         ple: where the per-layer table of E2B and E4B lies, "gpu" or "host"; by default "auto", where it fits.
         memory: the most GPU memory to use, in bytes.
+        slots: how many answers are written at the same time, 1 to 64 (default: 8); more of them wait in line. Room for
+            several is made when a second one begins.
+        arena: the most GPU memory for keys and values, in bytes; by default enough for one whole context, or for 4096
+            tokens in each slot if that is more. It begins small and grows when needed.
         projector: the file with the vision and audio towers, if the model file lacks them.
         adapter: a PEFT folder or .gguf adapter, a list of them, or a dict by name.
         announce: called with the memory `Plan` before anything is loaded.
@@ -83,10 +87,12 @@ async def _load(
     precision: Precision = "exact",
     ple: str = "auto",
     memory: int | None = None,
+    slots: int = SLOTS,
+    arena: int | None = None,
     announce: Callable[[Plan], None] | None = None,
     progress: Callable[[int], None] = lambda nbytes: None,
 ) -> Model:
-    options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory)
+    options = Options(context=context, kv=kv, precision=precision, ple=ple, memory=memory, slots=slots, arena=arena)
     called("progress", progress, "a function that takes a number of bytes")
     if announce is not None:
         called("announce", announce, "a function that takes a Plan")
@@ -198,7 +204,7 @@ async def _backend(
             on_gpu = (await table_choices(opened, gguf, config, options))[0]
             loading.announce(await plan(opened, gguf, config, options, table_on_gpu=on_gpu))
         loading.stages.begin("self-test")
-        await prepare(opened, config, gguf.tensors, options, meanwhile)
+        options = await prepare(opened, config, gguf.tensors, options, meanwhile)
         loading.stages.begin("weights")
         engine = await open_engine(ledger, gguf, config, options, loading.progress)
         backend = GpuBackend(engine, towers, owned=opened is not device)

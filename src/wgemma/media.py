@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wgemma.checks import all_checked
-from wgemma.engine.senses import BUDGET
+from wgemma.engine.senses import BUDGET, Medium
 from wgemma.files.sounds import ARRAY_RATE as RATE
 from wgemma.files.sounds import Sound, cuts
 from wgemma.loaded import Loaded
@@ -58,17 +58,13 @@ class Perceiving(Loaded):
 
     async def acut_audio(self, source: Any) -> list[Sound]:
         """`cut_audio`, for code that runs in an event loop."""
-        self._turns.check()
-        async with self._turns.take():
-            samples = await self.backend.samples(source)
+        samples = await self._in_turn(lambda: self.backend.samples(source))
         return [Sound(RATE, 1, samples[start:end]) for start, end in cuts(samples)]
 
     async def _encoded(self, content: Content) -> "NDArray[np.float32]":
         import numpy as np
 
-        self._turns.check()
-        async with self._turns.take():
-            rows = await self.backend.encode(content)
+        rows = await self._in_turn(lambda: self.backend.encode(content))
         return np.frombuffer(rows, np.float32).reshape(-1, self.backend.towers.width)
 
     def media_ids(self, part: Mapping[str, Any]) -> list[int]:
@@ -81,18 +77,23 @@ class Perceiving(Loaded):
     async def amedia_ids(self, part: Mapping[str, Any]) -> list[int]:
         """`media_ids`, for code that runs in an event loop."""
         content = content_of(part)
-        self._turns.check()
-        async with self._turns.take():
-            return (await self._place([content]))[0]
+        placed = await self._in_turn(lambda: self.backend.place([content]))
+        self.backend.let_go(placed)
+        return self._ids_of_media([content], placed)[0]
 
-    async def _place(self, contents: Sequence[Content]) -> list[list[int]]:
+    def _ids_of_media(self, contents: Sequence[Content], placed: Sequence[Sequence[Medium[Any]]]) -> list[list[int]]:
         """The ids that stand for each image and audio clip."""
-        placed = []
-        for content, media in zip(contents, await self.backend.place(contents), strict=True):
+        found = []
+        for content, media in zip(contents, placed, strict=True):
             begin, end = (self.tokenizer.id(text) for text in ENCLOSING[content.kind])
-            placed.append([i for medium in media for i in (begin, *medium.numbers, end)])
-        return placed
+            found.append([i for medium in media for i in (begin, *medium.numbers, end)])
+        return found
 
     def release_towers(self) -> None:
         """Frees the vision and audio towers' memory; the next image or audio clip loads them again."""
-        run(self._in_turn(self.backend.release_towers))
+        run(self._release_towers())
+
+    async def _release_towers(self) -> None:
+        self._turns.check()
+        async with self._turns.take():
+            self.backend.release_towers()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from wgemma.checks import all_checked, shown, whole, whole_numbers
 from wgemma.engine.adapting import ALL, Choice
-from wgemma.engine.embedding import embedding
+from wgemma.engine.embedding import embeddings
 from wgemma.errors import SettingsError
 from wgemma.loaded import Loaded
 from wgemma.sync import run
@@ -65,7 +65,7 @@ class Computing(Loaded):
         prompts = [self._with_bos(text) for text in _texts(texts)]
         async with self._turns.take():
             setting = self.backend.adapters.choose(adapter)
-            return b"".join([await embedding(self.backend, ids, setting) for ids in prompts])
+            return b"".join(await embeddings(self.backend, prompts, setting))
 
     def _with_bos(self, text: str) -> list[int]:
         """The ids of a text that is no chat."""

@@ -26,6 +26,8 @@ class LoadOptions(TypedDict, total=False):
     precision: Precision
     ple: Literal["auto", "gpu", "host"]
     memory: int | None
+    slots: int
+    arena: int | None
     announce: Callable[[Plan], None] | None
     progress: Callable[[int], None]
 
@@ -46,8 +48,8 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: int | None
 
 
-class GenerateOptions(SamplingOptions, total=False):
-    """The options of `Model.generate`."""
+class GenerateManyOptions(SamplingOptions, total=False):
+    """The options of `Model.generate_many`."""
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
@@ -56,13 +58,25 @@ class GenerateOptions(SamplingOptions, total=False):
     adapter: Choice
 
 
-class ChatOptions(GenerateOptions, total=False):
-    """The options of `Model.chat`."""
+class GenerateOptions(GenerateManyOptions, total=False):
+    """The options of `Model.generate`."""
+
+    n: int
+
+
+class ChatManyOptions(GenerateManyOptions, total=False):
+    """The options of `Model.chat_many`."""
 
     tools: Sequence[Mapping[str, Any]] | None
     think: bool | Level
     thinking_budget: int | None
     shift: bool
+
+
+class ChatOptions(ChatManyOptions, total=False):
+    """The options of `Model.chat`."""
+
+    n: int
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -104,6 +118,8 @@ class FinetuneOptions(TrainingOptions, total=False):
 CALLS: dict[str, frozenset[str]] = {
     "chat": ChatOptions.__optional_keys__,
     "generate": GenerateOptions.__optional_keys__,
+    "chat_many": ChatManyOptions.__optional_keys__,
+    "generate_many": GenerateManyOptions.__optional_keys__,
     "load": LoadOptions.__optional_keys__,
     "finetune": FinetuneOptions.__optional_keys__,
 }

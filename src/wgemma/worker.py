@@ -103,14 +103,14 @@ class Worker:
     # -- loading
 
     async def _load(self, order: Any, tell: Tell) -> dict[str, Any]:
-        self._close()
+        await self._close()
         sources = [PageSource(order.source, order.name or "")]
         if order.projector:
             sources.append(PageSource(order.projector))
         try:
             return await self._open(sources, order, tell)
         except BaseException as error:
-            self._close()
+            await self._close()
             for source in sources:
                 if isinstance(error, GgufError):
                     await source.discard()  # not worth caching
@@ -177,11 +177,12 @@ class Worker:
         return self._model.backend.runner.device.allocated if self._model else 0
 
     async def _unload(self, order: Any, tell: Tell) -> None:
-        self._close()
+        await self._close()
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
         if self._model is not None:
-            self._model.close()
+            async with self._model.backend.turn():  # nothing is being computed
+                self._model.close()
         if self._device is not None:
             self._device.close()
         self._model = self._device = None
@@ -209,10 +210,12 @@ class Worker:
         return await self.model.logit_bytes(order.ids.to_py(), adapter=options.get("adapter", ALL))
 
     async def _encode(self, order: Any, tell: Tell) -> bytes:
-        return await self.model.backend.encode(content_of(_media(order.media.to_py())))
+        content = content_of(_media(order.media.to_py()))
+        async with self.model.backend.turn():
+            return await self.model.backend.encode(content)
 
     async def _reset(self, order: Any, tell: Tell) -> None:
-        self.model.backend.reset()
+        await self.model._forget()
 
     async def _stats(self, order: Any, tell: Tell) -> dict[str, int]:
         return {"heap": self._home.heap(), "gpu": self._on_gpu}

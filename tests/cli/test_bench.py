@@ -2,12 +2,13 @@
 
 import json
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wgemma.cli import main, parser
+from wgemma.cli import bench_sequences, main, parser
 from wgemma.cli.bench import stream_bandwidth
 from wgemma.cli.bench_reads import Read, grouped
 from wgemma.gpu.native import NativeDevice, adapters
@@ -125,6 +126,26 @@ def test_an_adapters_cost_is_told(
     more = lora["dispatches"] - report["decode"][0]["dispatches"]
     assert 4 * 4 <= more <= 2 * 7 * 4  # at least one for each input of 4 layers, at most two for each target
     assert parser().parse_args(["bench", "gemma4:tiny", "--adapter"]).adapter == 16
+
+
+def test_several_sequences_are_measured_by_themselves_and_by_their_reader(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["--prompt", "8", "--depth", "0", "--tokens", "3", "--repeat", "1", "--context", "64", "--sequences", "1,3"]
+    assert main(["bench", tiny, *quick, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(s["sequences"], s["prompt"], s["tokens"]) for s in report["sequences"]] == [(1, 8, 3), (3, 8, 3)]
+    for measured in report["sequences"]:
+        assert min(measured["prefill_s"], measured["tokens_per_s"], measured["streamed_tokens_per_s"]) > 0
+
+
+def test_tokens_count_once_all_sequences_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wgemma.cli.bench_sequences.clock", count().__next__)
+    arrivals = (index for index in [0, 0, 0, 1, 0, 1, 0, 1, 1, 1])
+    first, speed = bench_sequences.timed(arrivals, 2, 2)
+    assert first == 1
+    assert speed == 4 / 4
+    assert list(arrivals) == []
 
 
 def test_an_adapter_without_timestamps_says_so(

@@ -1,6 +1,5 @@
 """Adapters from call to call: switching, loading, unloading, and what a session may keep of its past."""
 
-import asyncio
 import hashlib
 import json
 from array import array
@@ -21,7 +20,6 @@ from wgemma.engine.backend import GpuBackend
 from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.saved import restore, save
 from wgemma.files.adapters import AdapterFile, Pair, write_gguf_adapter
 from wgemma.gpu.device import Buffer, Limits
 from wgemma.gpu.native import NativeBuffer, NativeDevice
@@ -68,6 +66,13 @@ def greedy(model: wgemma.Model, **options: object) -> list[int]:
     return [piece.id for piece in model.generate(PROMPT, max_tokens=4, temperature=0, **options)]
 
 
+def reused(model: wgemma.Model, **options: object) -> int:
+    """How many tokens of the prompt are not computed again."""
+    usage = model.generate(PROMPT, max_tokens=1, temperature=0, **options).usage
+    assert usage is not None
+    return usage.reused
+
+
 def test_switching_from_call_to_call_records_nothing_anew(model: wgemma.Model) -> None:
     backend = backend_of(model)
     for choice in ("first", None):
@@ -83,12 +88,17 @@ def test_switching_from_call_to_call_records_nothing_anew(model: wgemma.Model) -
 
 
 def test_what_was_computed_under_one_adapter_is_not_used_under_another(model: wgemma.Model) -> None:
-    expected = {choice: greedy(model, adapter=choice) for choice in ("first", "second", None)}
-    for choice in ("first", "second", None, "first"):
+    expected: dict[str | None, list[int]] = {}
+    for choice in ("first", "second", None):
+        model.reset()
+        expected[choice] = greedy(model, adapter=choice)
+    model.reset()
+    for choice in ("first", "second", None):
+        assert reused(model, adapter=choice) == 0
+        assert reused(model, adapter=choice) == len(PROMPT) - 1
+    for choice in ("first", "second", None, "first"):  # each finds its own
         assert greedy(model, adapter=choice) == expected[choice]
-        assert model.backend.reused == 0
-        assert greedy(model, adapter=choice) == expected[choice]
-        assert model.backend.reused == len(PROMPT) - 1
+        assert reused(model, adapter=choice) == len(PROMPT) - 1
 
 
 def test_a_call_is_told_what_it_may_choose(model: wgemma.Model) -> None:
@@ -165,16 +175,15 @@ def test_chats_take_adapters_and_go_on_under_them(model: wgemma.Model) -> None:
 
 
 def test_a_saved_session_remembers_its_adapters(model: wgemma.Model, tmp_path: Path, loras: dict[str, Path]) -> None:
-    backend = backend_of(model)
     reply = greedy(model, adapter={"second": 0.5})
     model.save(tmp_path / "chat")
     model.reset()
     model.restore(tmp_path / "chat")
+    assert reused(model, adapter={"second": 0.5}) == len(PROMPT) - 1
     assert greedy(model, adapter={"second": 0.5}) == reply
-    assert backend.reused == len(PROMPT) - 1
+    model.reset()
     model.restore(tmp_path / "chat")
-    greedy(model, adapter="first")
-    assert backend.reused == 0
+    assert reused(model, adapter="first") == 0
     model.unload_adapter("second")
     with pytest.raises(wgemma.SessionError, match="an adapter that is not loaded"):
         model.restore(tmp_path / "chat")
@@ -183,24 +192,16 @@ def test_a_saved_session_remembers_its_adapters(model: wgemma.Model, tmp_path: P
     assert greedy(model, adapter={"by another name": 0.5}) == reply
 
 
-def test_sessions_with_different_adapters_take_turns(model: wgemma.Model) -> None:
-    engine = backend_of(model).engine
-    adapters = engine.adapters
-    expected = {name: greedy(model, adapter=name) for name in ("first", "second")}
-    sessions = {name: OneSequence(Runner(engine)) for name in expected}
-    streams = {}
-    for name, session in sessions.items():
-        session.use(adapters.choose(name))
-        streams[name] = iterate(session.generate(PROMPT, Sampling(temperature=0), 4))
-    said: dict[str, list[int]] = {name: [] for name in expected}
+def test_replies_with_different_adapters_run_together(model: wgemma.Model) -> None:
+    choices = ("first", "second", None, {"first": -1.0, "second": 0.5})
+    expected = [greedy(model, adapter=choice) for choice in choices]
+    model.reset()
+    streams = [model.generate(PROMPT, max_tokens=4, temperature=0, adapter=choice) for choice in choices]
+    said: list[list[int]] = [[] for _ in choices]
     for _ in range(4):
-        for name, stream in streams.items():
-            said[name].append(next(stream).id)
+        for tokens, stream in zip(said, streams, strict=True):
+            tokens.append(next(stream).id)
     assert said == expected
-    fork = sessions["first"].fork()
-    assert [token.id for token in iterate(fork.generate(PROMPT, Sampling(temperature=0), 4))] == expected["first"]
-    for session in sessions.values():
-        session.free()
 
 
 def test_rows_get_settings_of_their_own_and_only_changes_are_uploaded(
@@ -279,22 +280,30 @@ def test_settings_of_more_rows_than_a_binding_holds_are_refused(
     assert greedy(model) == said
 
 
-def test_an_adapter_that_goes_while_a_call_waits_is_missed(model: wgemma.Model) -> None:
-    """It must not be taken for the bare model, whose keys and values would then pass for the adapter's."""
+def test_an_adapter_that_goes_in_the_middle_of_a_reply_is_missed(model: wgemma.Model, loras: dict[str, Path]) -> None:
+    """It must not be taken for the bare model, whose keys and values would then pass for the adapter's. Others go on,
+    also under an adapter that only gets another name."""
+    never = {"logit_bias": dict.fromkeys(model.tokenizer.stop_ids, -100), "max_tokens": 120, "temperature": 0}
+    bare, second = (model.generate(PROMPT, adapter=choice, **never) for choice in (None, "second"))
+    begun = [[next(reply).id] for reply in (bare, second)]
+    under_way = model.generate(PROMPT, adapter="first", **never)
+    next(under_way)
+    model.load_adapter(loras["second"], "by another name")
+    model.unload_adapter("second")
+    model.unload_adapter("first")
+    with pytest.raises(wgemma.SettingsError, match="unloaded or replaced"):
+        list(under_way)
+    for reply, tokens, choice in zip((bare, second), begun, (None, "by another name"), strict=True):
+        tokens += [piece.id for piece in reply]
+        model.reset()
+        assert tokens == [piece.id for piece in model.generate(PROMPT, adapter=choice, **never)]
 
-    async def all_at_once() -> None:
-        under_way = model.agenerate(PROMPT, max_tokens=4, temperature=0)
-        await anext(under_way)
-        unloading = asyncio.create_task(model.aunload_adapter("first"))
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(anext(model.agenerate(PROMPT, adapter="first")))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        await under_way.aclose()
-        await unloading
-        with pytest.raises(wgemma.SettingsError, match="no adapter called 'first'"):
-            await waiting
 
-    asyncio.run(all_at_once())
+def test_an_adapter_that_goes_before_a_call_is_missed(model: wgemma.Model) -> None:
+    waiting = model.generate(PROMPT, adapter="first")
+    model.unload_adapter("first")
+    with pytest.raises(wgemma.SettingsError, match="no adapter called 'first'"):
+        next(waiting)
 
 
 def test_a_lost_device_gets_its_adapters_back(blob: Path, loras: dict[str, Path]) -> None:
@@ -322,17 +331,17 @@ def test_the_reference_device_chooses_the_same(blob: Path, model: wgemma.Model, 
 def test_a_damaged_setting_in_a_saved_session_is_refused(model: wgemma.Model, tmp_path: Path) -> None:
     backend = backend_of(model)
     greedy(model)
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
+    model.save(tmp_path / "chat")
     data = bytearray((tmp_path / "chat").read_bytes())
-    digest = backend.sequence.adapter.key[0][0].encode()
+    digest = backend.adapters.choose().key[0][0].encode()
     at = data.index(digest)
     data[at : at + len(digest)] = b"0" * len(digest)
     data[-32:] = hashlib.sha256(data[:-32]).digest()
     (tmp_path / "chat").write_bytes(data)
     with pytest.raises(wgemma.SessionError, match="not loaded"):
-        run(restore(backend_of(model).runner, tmp_path / "chat"))
+        model.restore(tmp_path / "chat")
     with pytest.raises(wgemma.SessionError, match="which adapters"):
-        saved._adapter(backend_of(model).engine, [["x"]], "chat")
+        saved._adapter(backend.engine, [["x"]], "chat")
 
 
 @pytest.mark.parametrize("in_order", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -358,11 +367,7 @@ def test_seven_targets_cost_one_dispatch_for_each_input_they_share_or_one_in_all
         for choice in (None, "x"):
             session.use(engine.adapters.choose(choice))
             list(iterate(session.generate([2, *range(1000, 1020)], Sampling(), 2)))
-            tapes = [
-                tape
-                for (rows, _, finish, adapted, _), (tape, _) in session.programs.recorded.items()
-                if rows == 1 and finish
-            ]
+            tapes = [tape for shape, (tape, _) in session.programs.recorded.items() if shape.rows == 1 and shape.finish]
             counts[choice] = max(tape.dispatches for tape in tapes)
         layers = engine.weights.layers
     assert counts["x"] == counts[None] + (1 if in_order else 4 * len(layers))

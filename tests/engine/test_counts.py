@@ -2,17 +2,25 @@
 
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from fake_device import FakeDevice
 from one_sequence import OneSequence, engine_on
 from real_shapes import write_e2b
+from wgemma.engine.engine import Engine
 from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.files.gguf import Gguf
 from wgemma.gpu.device import DEFAULT_LIMITS, Dispatch, Limits
+from wgemma.gpu.ledger import Ledger
+from wgemma.gpu.tape import Tape
+from wgemma.model.cache import CacheSegment
+from wgemma.model.passes import Pass
+from wgemma.model.rows import RowBuffer
 from wgemma.sync import iterate
 
 LARGE = Limits(binding=2 << 30, buffer=4 << 30)
@@ -40,6 +48,28 @@ def decode_dispatches(session: OneSequence) -> int:
 def test_a_token_of_e2b_takes_at_most_300_dispatches(e2b: Gguf, depth: int) -> None:
     _, session = first_token(e2b, LARGE, depth)
     assert decode_dispatches(session) <= 300
+
+
+@pytest.fixture(scope="module")
+def fast(e2b: Gguf) -> Engine:
+    device = FakeDevice(replace(LARGE, workgroup_memory=48 << 10), subgroups=32)
+    return engine_on(device, e2b, Options(precision="fast"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 280), (4, 282), (8, 302), (16, 317), (32, 320), (64, 336)])
+def test_a_fast_step_of_64_sequences_takes_hardly_more_dispatches_than_of_one(
+    fast: Engine, rows: int, most: int
+) -> None:
+    with Ledger(fast.device) as ledger:
+        table = RowBuffer(ledger, rows, 1024, several=True, label="rows")
+        page = ledger.buffer(1 << 20, "keys and values")
+        segments = {layer.index: [CacheSegment(0, 64, page, page)] for layer in fast.config.layers}
+        cache = SimpleNamespace(segments=segments, packed=False, kv="f16")
+        tape = Tape(fast.device, "step")
+        p = Pass(tape, rows, table.buffer, table.tables, cache, 1024)  # type: ignore[arg-type]
+        fast.decoder.head(p, fast.decoder.record(p), ledger.buffer(4 * rows * fast.config.vocab_size, "logits"))
+        assert tape.dispatches <= most
+        tape.free()
 
 
 def test_default_limits_cost_only_the_parts_of_the_large_matrices(e2b: Gguf) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import wgemma
 from fake_device import FakeDevice
-from one_sequence import OneSequence, engine_on
+from one_sequence import engine_on
 from real_shapes import write_e2b
 from wgemma.engine.opening import Plan, plan
 from wgemma.engine.options import Options
@@ -18,6 +18,7 @@ from wgemma.gpu.device import DEFAULT_LIMITS, Limits
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.config import Config
+from wgemma.model.rows import PAGE
 from wgemma.sync import run
 
 MODELS = ("tiny-e2b-Q4_0", "tiny-12b-Q4_K_M", "tiny-26b-a4b-Q4_K_M", "tiny-31b-F16", "tiny-heads-Q4_K_M")
@@ -30,6 +31,17 @@ DEVICES: dict[str, Callable[[], NativeDevice]] = {
 def micro(data: Path) -> Path:
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     return data / "ollama-store" / store["gemma4:tiny"]["model"]
+
+
+async def reach(runner: Runner, context: int) -> None:
+    """A sequence takes pages for a whole context."""
+    sequence = runner.paging.alone()
+    for end in range(0, context + 1, PAGE):  # as it grows, so that its window moves on
+        await runner.paging.reach(sequence, end)
+        sequence.ids = [0] * end
+        runner.paging.settle(sequence)
+    await runner.paging.reach(sequence, context)
+    runner.paging.drop(sequence)
 
 
 @pytest.fixture(scope="module", params=DEVICES)
@@ -49,7 +61,7 @@ def test_a_model_takes_the_memory_that_was_planned(
         taken = device.allocated - before
         assert abs(taken - planned[0].least) <= 0.01 * taken
         runner = loaded.backend.runner
-        runner.cache.grow(runner.engine.context)
+        run(reach(runner, runner.engine.context))
         taken = device.allocated - before
         assert abs(taken - planned[0].gpu) <= 0.01 * taken
     assert device.allocated == before
@@ -75,7 +87,7 @@ def test_the_plan_holds_for_real_shapes_and_depths(tmp_path: Path, limits: Limit
         assert device.allocated == 0
         runner = Runner(engine_on(device, gguf, options))  # type: ignore[arg-type]
         assert device.allocated == planned.least
-        runner.cache.grow(context)
+        run(reach(runner, context))
         assert device.allocated == planned.gpu
 
 
@@ -104,7 +116,7 @@ def test_too_little_memory_is_refused_with_what_is_needed(data: Path, gpu: Nativ
 
 
 def test_a_model_stays_within_its_memory(data: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    monkeypatch.setattr("wgemma.engine.options.FIRST_TOKENS", 256)
     planned: list[Plan] = []
     with wgemma.load(micro(data), device=gpu, announce=planned.append):
         pass
@@ -113,9 +125,8 @@ def test_a_model_stays_within_its_memory(data: Path, gpu: NativeDevice, monkeypa
         runner = model.backend.runner
         assert list(model.generate([2, 30, 31], max_tokens=4))
         with pytest.raises(wgemma.OutOfMemory, match="cannot grow"):
-            runner.cache.grow(runner.engine.context)
-        ledger = OneSequence.of(model.backend).runner.ledger
-        assert ledger.left is not None and ledger.left >= 0
+            list(model.generate([2] * runner.engine.context, max_tokens=0))
+        assert runner.ledger.left is not None and runner.ledger.left >= 0
         assert list(model.generate([2, 30, 31], max_tokens=4))  # it goes on
 
 

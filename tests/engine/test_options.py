@@ -72,7 +72,20 @@ def test_a_context_too_large_for_a_binding_is_refused(config: Config) -> None:
     check_room(long, Options(context=2048), Limits(binding=1 << 20))
 
 
-@pytest.mark.parametrize("given", [{"context": 0}, {"context": "x"}, {"memory": -1}, {"chunk": 3}, {"kv": ["f16"]}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"context": 0},
+        {"context": "x"},
+        {"memory": -1},
+        {"chunk": 3},
+        {"kv": ["f16"]},
+        {"slots": 0},
+        {"slots": 65},
+        {"arena": -1},
+        {"arena": 0.5},
+    ],
+)
 def test_options_of_the_wrong_kind_are_named(given: dict[str, Any]) -> None:
     with pytest.raises(wgemma.SettingsError, match=f"^{next(iter(given))} is "):
         Options(**given)
@@ -80,3 +93,21 @@ def test_options_of_the_wrong_kind_are_named(given: dict[str, Any]) -> None:
 
 def test_the_models_own_context_is_the_default(config: Config) -> None:
     assert context_of(config, Options()) == 2048 and context_of(config, Options(context=5)) == 5
+
+
+def test_an_arena_too_small_for_anything_is_refused(config: Config) -> None:
+    with pytest.raises(
+        wgemma.SettingsError, match="arena is 8 bytes; with 8 slots this model needs at least"
+    ) as refused:
+        check_room(config, Options(arena=8), Limits())
+    least = int(str(refused.value).split("at least ")[1].split(",")[0])
+    check_room(config, Options(arena=least), Limits())
+    with pytest.raises(wgemma.SettingsError, match="arena is"):
+        check_room(config, Options(arena=least - 1), Limits())
+    check_room(config, Options(arena=least - 1, slots=1), Limits())
+
+
+@pytest.mark.parametrize("given", [{"slots": 0}, {"slots": 65}, {"slots": None}, {"arena": -1}, {"arena": 0.5}])
+def test_slots_and_arenas_of_the_wrong_kind_are_named(given: dict[str, Any]) -> None:
+    with pytest.raises(wgemma.SettingsError, match=f"^{next(iter(given))} is "):
+        Options(**given)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import wgemma
 from wgemma import Part, PromptProgress
 from wgemma.engine.backend import GpuBackend
+from wgemma.engine.batch import Batch, Job
 from wgemma.gpu.native import NativeDevice
 
 PICTURE = np.random.default_rng(1).integers(0, 256, (60, 90, 3), dtype=np.uint8)
@@ -32,6 +34,7 @@ def loaded(blob: Path, gpu: NativeDevice) -> wgemma.Model:
 
 @pytest.fixture
 def model(loaded: wgemma.Model) -> wgemma.Model:
+    loaded.backend.runner.pass_rows = 128
     loaded.reset()
     return loaded
 
@@ -48,6 +51,19 @@ class Once:
         self.heard.append(progress)
         if self.true(progress):
             self.cancel.set()
+
+
+def in_step(monkeypatch: pytest.MonkeyPatch, heard: list[PromptProgress]) -> None:
+    """Nothing is computed until the reader has heard of what came before."""
+
+    def tell(job: Job, progress: PromptProgress) -> None:
+        job.stream.put(progress)
+        for _ in range(2000):
+            if job.over or progress in heard:
+                return
+            time.sleep(0.005)
+
+    monkeypatch.setattr(Batch, "_tell", staticmethod(tell))
 
 
 def asking(words: int) -> list[dict[str, Any]]:
@@ -70,8 +86,9 @@ def test_a_prompt_says_how_far_it_is_until_its_first_token(model: wgemma.Model) 
 def test_what_is_reused_is_no_work(model: wgemma.Model) -> None:
     list(model.generate(LONG, max_tokens=1))
     heard: list[PromptProgress] = []
-    list(model.generate([*LONG, 30, 31, 32], max_tokens=1, progress=heard.append))
-    assert heard[0] == PromptProgress("prompt", 0, 4 if model.backend.reused == 199 else 3)
+    usage = model.generate([*LONG, 30, 31, 32], max_tokens=1, progress=heard.append).usage
+    assert usage is not None and usage.reused >= 199
+    assert heard[0] == PromptProgress("prompt", 0, 203 - usage.reused)
 
 
 def test_a_cancelled_prompt_ends_between_two_passes_and_stays_in_the_cache(model: wgemma.Model) -> None:
@@ -80,8 +97,9 @@ def test_a_cancelled_prompt_ends_between_two_passes_and_stays_in_the_cache(model
     once = Once(lambda progress: progress.done > 0)
     assert list(model.generate(LONG, max_tokens=4, cancel=once.cancel, progress=once)) == []
     assert 0 < once.heard[-1].done < 200
-    again = [piece.id for piece in model.generate(LONG, max_tokens=4, temperature=0)]
-    assert again == expected and model.backend.reused >= once.heard[-1].done
+    again = model.generate(LONG, max_tokens=4, temperature=0)
+    assert [piece.id for piece in again] == expected
+    assert again.usage is not None and again.usage.reused >= once.heard[-1].done
 
 
 def test_a_chat_cancelled_in_its_prompt_tells_what_was_computed(model: wgemma.Model) -> None:
@@ -118,15 +136,19 @@ def test_generate_ends_when_it_is_cancelled(model: wgemma.Model) -> None:
 
 
 @pytest.mark.parametrize(("stage", "medium"), [("image", PICTURE), ("audio", (SOUND, 16_000))])
-def test_media_say_which_is_encoded_and_can_be_stopped_in_between(model: wgemma.Model, stage: str, medium: Any) -> None:
+def test_media_say_which_is_encoded_and_can_be_stopped_in_between(
+    model: wgemma.Model, monkeypatch: pytest.MonkeyPatch, stage: str, medium: Any
+) -> None:
     parts = [{"type": stage, stage: medium}, {"type": "text", "text": "What is it?"}]
     asked = [{"role": "user", "content": parts}]
     once = Once(lambda progress: progress.stage == stage)
+    in_step(monkeypatch, once.heard)
     end = last(model.chat(asked, max_tokens=3, cancel=once.cancel, progress=once))
     assert end.finish_reason == "cancelled" and end.usage is not None and end.usage.generated == 0
     assert [(told.stage, told.number, told.count) for told in once.heard if told.stage != "prompt"] == [(stage, 1, 1)]
     assert isinstance(model.backend, GpuBackend)
     assert not any(kept.rows for kept in model.backend.senses._media.values() if kept.kind == stage)
+    monkeypatch.undo()
     heard: list[PromptProgress] = []
     assert last(model.chat(asked, max_tokens=3, progress=heard.append)).finish_reason != "cancelled"
     layers = [told for told in heard if told.stage == stage]

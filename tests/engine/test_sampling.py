@@ -28,8 +28,7 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
-from wgemma.model.passes import Row
-from wgemma.model.rows import PAGE, RowBuffer, pages_of
+from wgemma.model.rows import PAGE, Row, RowBuffer, pages_of
 from wgemma.reference.sampling import distribution, keys
 from wgemma.sync import run
 

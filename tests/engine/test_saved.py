@@ -19,7 +19,7 @@ from one_sequence import OneSequence
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.saved import MAGIC, restore, save
+from wgemma.engine.saved import MAGIC, Kept, restore, save
 from wgemma.gpu.native import NativeDevice
 from wgemma.model.passes import SOFT
 from wgemma.sync import iterate, run
@@ -32,33 +32,75 @@ def backend(data: Path, gpu: NativeDevice) -> GpuBackend:
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     model = wgemma.load(data / "ollama-store" / store["gemma4:tiny"]["model"], device=gpu)
     assert isinstance(model.backend, GpuBackend)
+    model.backend.model = model  # type: ignore[attr-defined]
     return model.backend
+
+
+@pytest.fixture
+def session(backend: GpuBackend) -> OneSequence:
+    return OneSequence.of(backend)
 
 
 def greedy(session: OneSequence, ids: list[int]) -> list[int]:
     return [token.id for token in iterate(session.generate(ids, Sampling(temperature=0), 8))]
 
 
-def test_a_restored_session_goes_on_as_if_nothing_had_happened(backend: GpuBackend, tmp_path: Path) -> None:
-    reply = greedy(OneSequence.of(backend), PROMPT)
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
-    expected = greedy(OneSequence.of(backend), [*PROMPT, *reply, 40])
-    restored = OneSequence(backend.runner, run(restore(backend.runner, tmp_path / "chat")))
-    assert greedy(restored, [*PROMPT, *reply, 40]) == expected
-    assert restored.reused == backend.sequence.reused > len(PROMPT)
+def test_a_restored_session_goes_on_as_if_nothing_had_happened(session: OneSequence, tmp_path: Path) -> None:
+    reply = greedy(session, PROMPT)
+    run(save(session.runner, session.kept, tmp_path / "chat"))
+    kept = session.kept
+    expected = greedy(session, [*PROMPT, *reply, 40])
+    reused = session.reused
+    session.reset()
+    assert run(restore(session.runner, tmp_path / "chat")) == kept
+    assert greedy(session, [*PROMPT, *reply, 40]) == expected
+    assert session.reused == reused > len(PROMPT)
 
 
-def test_a_cache_that_had_grown_further_is_restored_too(
-    backend: GpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
-    session = OneSequence(Runner(backend.engine))
-    greedy(session, [2, *(30 + i % 900 for i in range(600))])
+def test_what_is_not_there_any_more_is_computed_before_it_is_saved(session: OneSequence, tmp_path: Path) -> None:
     greedy(session, PROMPT)
-    run(save(session.runner, session.sequence, tmp_path / "chat"))
-    restored = OneSequence(backend.runner, run(restore(backend.runner, tmp_path / "chat")))
-    assert greedy(restored, PROMPT) == greedy(session, PROMPT)
+    run(save(session.runner, session.kept, tmp_path / "chat"))
+    session.reset()
+    run(save(session.runner, session.kept, tmp_path / "again"))
+    heads = [(tmp_path / name).read_bytes()[:400] for name in ("chat", "again")]
+    assert heads[0] == heads[1]
+    session.reset()
+    run(restore(session.runner, tmp_path / "again"))
+    assert greedy(session, PROMPT) and session.reused == len(PROMPT) - 1
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 600])
+def test_a_long_session_is_restored_into_other_pages_and_an_arena_that_must_grow(
+    backend: GpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Of sliding layers the file has a window only, whose pages have other numbers then."""
+    long, dice = [2, *(30 + i % 900 for i in range(length - 1))], OneSequence(Runner(backend.engine))
+    expected = greedy(dice, long)
+    run(save(dice.runner, Kept(long), tmp_path / "chat"))
+    dice.free()
+    monkeypatch.setattr("wgemma.engine.options.FIRST_TOKENS", 256)
+    session = OneSequence(Runner(backend.engine))
+    greedy(session, PROMPT)
+    run(restore(session.runner, tmp_path / "chat"))
+    assert greedy(session, long) == expected
+    assert session.reused == len(long) - 1
     session.free()
+
+
+def test_a_conversation_saves_its_own_tokens_beside_others(backend: GpuBackend, tmp_path: Path) -> None:
+    model = backend.model  # type: ignore[attr-defined]
+    said = [{"role": "user", "content": "Hello"}]
+    one, other = model.conversation(), model.conversation()
+    first = one.chat(said, max_tokens=4, temperature=0).text
+    other.chat([{"role": "user", "content": "Something else"}], max_tokens=4, temperature=0).text  # noqa: B018
+    one.save(tmp_path / "chat")
+    model.reset()
+    fresh = model.conversation()
+    fresh.restore(tmp_path / "chat")
+    assert repr(fresh) == repr(one) != repr(other)
+    again = fresh.chat(said, max_tokens=4, temperature=0)
+    assert again.text == first
+    assert again.usage is not None and again.usage.reused == again.usage.prompt - 1
 
 
 def test_a_chat_with_an_image_and_a_sound_goes_on_in_another_process(
@@ -88,36 +130,38 @@ def test_a_chat_with_an_image_and_a_sound_goes_on_in_another_process(
         assert model.backend.towers.nbytes == 0  # neither was encoded again
 
 
-def test_ids_that_are_no_tokens_need_their_media(backend: GpuBackend, tmp_path: Path) -> None:
-    greedy(OneSequence.of(backend), PROMPT)
-    backend.sequence.ids[3] = SOFT + 12_345
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
-    with pytest.raises(wgemma.SessionError, match="does not describe its images and sounds"):
-        run(restore(backend.runner, tmp_path / "chat"))
-    backend.sequence.reset()
+def test_ids_that_are_no_tokens_need_their_media(strange: "Strange") -> None:
+    ids = [*PROMPT[:3], SOFT + 12_345, *PROMPT[4:]]
+    assert "does not describe its images and sounds" in strange.refusal({"ids": ids})
 
 
 @pytest.mark.parametrize("place", [0, 9, 40, 5000, -40, -1])
-def test_a_damaged_file_is_refused(backend: GpuBackend, tmp_path: Path, place: int) -> None:
-    greedy(OneSequence.of(backend), PROMPT)
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
+def test_a_damaged_file_is_refused(session: OneSequence, tmp_path: Path, place: int) -> None:
+    greedy(session, PROMPT)
+    run(save(session.runner, session.kept, tmp_path / "chat"))
     data = bytearray((tmp_path / "chat").read_bytes())
     data[place] ^= 1
     (tmp_path / "chat").write_bytes(data)
     with pytest.raises(wgemma.SessionError, match="damaged"):
-        run(restore(backend.runner, tmp_path / "chat"))
+        run(restore(session.runner, tmp_path / "chat"))
+
+
+def test_a_file_of_an_older_version_is_refused_with_a_sentence(session: OneSequence, tmp_path: Path) -> None:
+    (tmp_path / "chat").write_bytes(b"WGEMMAS1" + bytes(200))
+    with pytest.raises(wgemma.SessionError, match=r"another version of wgemma\. Save the chat again"):
+        run(restore(session.runner, tmp_path / "chat"))
 
 
 @pytest.mark.parametrize("length", [0, 8, 50, 5000])
 def test_a_cut_file_is_refused(backend: GpuBackend, tmp_path: Path, length: int) -> None:
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
+    run(save(backend.runner, Kept(PROMPT), tmp_path / "chat"))
     (tmp_path / "chat").write_bytes((tmp_path / "chat").read_bytes()[:length])
     with pytest.raises(wgemma.SessionError):
         run(restore(backend.runner, tmp_path / "chat"))
 
 
 def test_another_models_session_is_refused(backend: GpuBackend, data: Path, gpu: NativeDevice, tmp_path: Path) -> None:
-    run(save(backend.runner, backend.sequence, tmp_path / "chat"))
+    run(save(backend.runner, Kept(PROMPT), tmp_path / "chat"))
     store = json.loads((data / "ollama-store/EXPECTED.json").read_text())["models"]
     name = "hf.co/acme/gemma4-micro-GGUF:Q8_0"
     with wgemma.load(data / "ollama-store" / store[name]["model"], device=gpu) as other:
@@ -169,34 +213,30 @@ def test_a_header_that_is_none_is_refused(strange: Strange, header: bytes) -> No
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        ({"ids": [10**400]}, "damaged"),
+        ({"ids": [10**400]}, "images and sounds"),
         ({"ids": [-1]}, "not tokens"),
         ({"ids": [True]}, "not tokens"),
         ({"ids": [1.0]}, "not tokens"),
         ({"ids": {"1": 2}}, "not tokens"),
-        ({"ids": [5] * 100_000, "written": 100_000}, "has 100000 tokens; the context holds"),
-        ({"ids": [5] * 4}, "damaged"),  # of another size
-        ({"written": 10**400}, "how many positions"),
-        ({"written": -1}, "how many positions"),
-        ({"written": True}, "how many positions"),
-        ({"sizes": []}, "damaged"),
-        ({"sizes": [10**18]}, "damaged"),
-        ({"kv": ["x"] * 10_000}, "other settings"),
-        ({"ring": 10**4000}, "other settings"),
+        ({"ids": [5] * 100_000}, "has 100000 tokens; the context holds"),
+        ({"ids": [5] * 200}, "damaged"),  # of another size
+        ({"ids": []}, "damaged"),
+        ({"kv": ["x"] * 10_000}, "was saved with kv="),
+        ({"kv": "f32"}, "was saved with kv='f32'. Load the model with the same."),
+        ({"kv": None}, "was saved with kv=None"),
         ({"adapter": [["x", 10**400]]}, "which adapters"),
         ({"adapter": 5}, "which adapters"),
         ({"adapter": [["x", 1.0]]}, "not loaded"),
         ({"media": 5}, "images and sounds"),
         ({"media": [5]}, "images and sounds"),
         ({"media": [{"key": "f" * 64, "kind": "image", "first": 1 << 30, "count": 9, "budget": 70}]}, "images and"),
-        ({"version": 2}, "another version"),
     ],
 )
 def test_facts_that_cannot_be_are_refused(strange: Strange, facts: dict[str, Any], sentence: str) -> None:
     told = strange.refusal(facts)
     assert sentence in told and len(told) < 300
-    list(strange.model.generate([*PROMPT, 40], max_tokens=1))
-    assert strange.model.backend.reused >= len(PROMPT) - 1
+    usage = strange.model.generate([*PROMPT, 40], max_tokens=1).usage
+    assert usage is not None and usage.reused >= len(PROMPT) - 1
 
 
 def test_pieces_of_another_size_are_refused_before_they_are_read(
@@ -239,8 +279,10 @@ def test_a_disk_that_fails_after_the_check_leaves_the_chat_as_it_was(
     monkeypatch.setattr("wgemma.engine.saved._is_whole", lambda *_: os.truncate(strange.path, 4000) or True)
     with pytest.raises(wgemma.SessionError, match="damaged"):
         strange.model.restore(strange.path)
-    expected = [piece.id for piece in strange.model.generate([*PROMPT, 40], max_tokens=4, temperature=0)]
-    assert backend.reused >= len(PROMPT) - 1 and backend.runner.device.allocated == before
+    answer = strange.model.generate([*PROMPT, 40], max_tokens=4, temperature=0)
+    expected = [piece.id for piece in answer]
+    assert answer.usage is not None and answer.usage.reused >= len(PROMPT) - 1
+    assert backend.runner.device.allocated == before
     strange.model.reset()
     assert [piece.id for piece in strange.model.generate([*PROMPT, 40], max_tokens=4, temperature=0)] == expected
 
@@ -273,4 +315,4 @@ def test_whatever_cannot_be_saved_to_is_a_session_error(strange: Strange, tmp_pa
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(backend: GpuBackend, tmp_path: Path) -> None:
     with pytest.raises(wgemma.SessionError, match="cannot be written"):
-        run(save(backend.runner, backend.sequence, tmp_path / "missing" / "chat"))
+        run(save(backend.runner, Kept(PROMPT), tmp_path / "missing" / "chat"))

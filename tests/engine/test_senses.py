@@ -1,6 +1,8 @@
 """Pictures and sounds in a sequence: the same content has the same numbers, and memory stays within bounds."""
 
 import json
+import sys
+import threading
 from array import array
 from io import BytesIO
 from itertools import pairwise
@@ -143,8 +145,9 @@ def test_a_picture_that_lost_its_content_must_be_sent_again(
 ) -> None:
     monkeypatch.setattr(module, "CONTENT_BYTES", 30)
     both = [content_of({"type": "image", "image": picture(seed)}) for seed in (1, 2)]
-    (first,), (second,) = run(media.place(both))
+    (first,), (second,) = placed = run(media.place(both))
     assert first.content and second.content  # a prompt's own pictures are held, whatever they take
+    media.let_go(placed)
     run(media.place(both[1:]))
     with pytest.raises(SessionError, match=r"an image in this chat is no longer cached\. Send it again"):
         run(media.rows(first.first))
@@ -155,9 +158,32 @@ def test_a_picture_that_lost_its_content_must_be_sent_again(
 def test_many_media_are_forgotten_in_the_end(media: Senses[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MEDIA", 3)
     pictures = [see(media, picture(seed)) for seed in range(5)]
-    assert [media.holds(medium.first) for medium in pictures] == [False, False, True, True, True]
+    assert all(media.holds(medium.first) for medium in pictures)  # as long as prompts are at work on them
+    media.let_go([pictures])
+    pictures.append(see(media, picture(5)))
+    assert [media.holds(medium.first) for medium in pictures] == [False, False, False, True, True, True]
     assert media.is_image(pictures[0].first)  # assumed, so that nothing is cut that must not be
     assert see(media, picture(0)).first > pictures[-1].first
+
+
+def test_prompts_of_many_threads_hold_and_let_go_of_their_pictures(media: Senses[bytes]) -> None:
+    medium = see(media, picture(1))
+    media.let_go([[medium]])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def hold_and_let_go() -> None:
+        for _ in range(1000):
+            media._hold([medium])
+            media.let_go([[medium]])
+
+    threads = [threading.Thread(target=hold_and_let_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(before)
+    assert not media._placed
 
 
 def test_a_long_sound_is_several_media_in_order(media: Senses[bytes]) -> None:

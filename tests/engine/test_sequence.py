@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +14,15 @@ import pytest
 import wgemma
 from one_sequence import OneSequence
 from wgemma.engine.backend import GpuBackend
-from wgemma.engine.engine import Engine
-from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.gpu.device import Dispatch
-from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.native import NativeBuffer, NativeDevice
 from wgemma.gpu.tape import Tape
-from wgemma.sync import iterate
+from wgemma.model.cache import Arena, CacheSegment
+from wgemma.model.config import LayerConfig
+from wgemma.model.rows import PAGE
+from wgemma.sync import iterate, run
 
 GREEDY = Sampling(temperature=0)
 
@@ -51,7 +54,7 @@ def test_going_on_computes_only_what_is_new(session: OneSequence) -> None:
     assert session.reused >= len(prompt) + len(reply) - 1
 
 
-def test_a_step_back_within_the_rings_is_free_and_exact(session: OneSequence) -> None:
+def test_a_prompt_that_parts_early_reuses_what_it_can_and_is_exact(session: OneSequence) -> None:
     prompt = ids_of_length(300)
     first = greedy(session, prompt)
     greedy(session, [*prompt, *first], 40)
@@ -59,7 +62,7 @@ def test_a_step_back_within_the_rings_is_free_and_exact(session: OneSequence) ->
     assert session.reused == len(prompt) - 1
 
 
-def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: OneSequence) -> None:
+def test_going_back_behind_the_window_recomputes_and_is_exact(session: OneSequence) -> None:
     long = ids_of_length(1200)
     turned = [*long[:100], 30, 31]
     expected = greedy(session, turned)
@@ -69,7 +72,7 @@ def test_going_back_further_than_the_rings_recomputes_and_is_exact(session: OneS
     assert session.reused == 0
 
 
-def test_a_checkpoint_brings_back_what_the_rings_forgot(session: OneSequence) -> None:
+def test_a_mark_keeps_what_the_window_has_left(session: OneSequence) -> None:
     long = ids_of_length(1200)
     turned = [*long[:100], 30, 31]
     expected = greedy(session, turned)
@@ -79,25 +82,17 @@ def test_a_checkpoint_brings_back_what_the_rings_forgot(session: OneSequence) ->
     assert session.reused == 90
 
 
-def test_a_restored_checkpoint_knows_what_its_rings_had_lost(session: OneSequence) -> None:
-    engine = Engine(
-        Ledger(session.engine.device),
-        session.engine.gguf,
-        session.engine.config,
-        Options(chunk=128),
-        session.engine.weights,
-    )
-    small, fresh = OneSequence(Runner(engine)), OneSequence(Runner(engine))  # rings of 256 places
+def test_prompts_that_part_again_and_again_stay_exact(session: OneSequence) -> None:
     first = ids_of_length(600)
     second = [*first[:450], *ids_of_length(60, seed=2)]
-    greedy(small, first, 3)
-    greedy(small, second, 3, marks=(460,))  # its rings still hold what the first wrote further on
-    greedy(small, [*second[:460], *ids_of_length(400, seed=3)], 3)
-    greedy(small, [*second[:460], 30, 31, 32], 3)
+    greedy(session, first, 3)
+    greedy(session, second, 3, marks=(460,))
+    greedy(session, [*second[:460], *ids_of_length(400, seed=3)], 3)
+    greedy(session, [*second[:460], 30, 31, 32], 3)
     turned = [*first[:360], 40, 41]
-    assert greedy(small, turned) == greedy(fresh, turned)
-    small.free()
-    fresh.free()
+    found = greedy(session, turned)
+    session.reset()
+    assert found == greedy(session, turned)
 
 
 def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: OneSequence) -> None:
@@ -111,40 +106,73 @@ def test_a_cancelled_reply_leaves_a_session_that_goes_on_exactly(session: OneSeq
     assert greedy(session, [*prompt, *begun], 7) == whole[5:]
 
 
-def test_a_fork_shares_the_past_and_nothing_else(session: OneSequence) -> None:
-    prompt = ids_of_length(80)
-    reply = greedy(session, prompt)
-    twin = session.fork()
-    other = [*prompt, *reply, 55, 56]
-    expected = greedy(session, other)
-    greedy(session, ids_of_length(200, seed=9))
-    assert greedy(twin, other) == expected
-    assert twin.reused >= len(prompt)
-    twin.reset()
+def test_a_fork_shares_the_past_and_nothing_else(model: wgemma.Model) -> None:
+    said: list[Any] = [{"role": "user", "content": "A question, and some more words to share"}]
+    one = model.conversation()
+    reply = one.chat(said, max_tokens=8, temperature=0).text
+    twin = one.fork()
+    told = repr(twin)
+    other = [*said, {"role": "assistant", "content": reply}, {"role": "user", "content": "Go on"}]
+    expected = one.chat(other, max_tokens=8, temperature=0).text
+    one.chat([{"role": "user", "content": "Quite another thing"}], max_tokens=8).text  # noqa: B018
+    assert repr(twin) == told != repr(one)
+    again = twin.chat(other, max_tokens=8, temperature=0)
+    assert again.text == expected
+    assert again.usage is not None and again.usage.reused == again.usage.prompt - 1
 
 
-def test_the_context_grows_by_segments_and_stays_exact(
-    data: Path, gpu: NativeDevice, session: OneSequence, monkeypatch: pytest.MonkeyPatch
+def test_the_arena_grows_and_stays_exact(
+    gpu: NativeDevice, session: OneSequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ids_of_length(1000)
     expected = greedy(session, ids, 40)
-    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    monkeypatch.setattr("wgemma.engine.options.FIRST_TOKENS", 256)
     grown = OneSequence(Runner(session.engine))
+    assert grown.paging.arena.pages[False] == 4
     assert greedy(grown, ids, 40) == expected
-    assert [s.first for s in grown.cache.segments[1]] == [0, 256, 1024]
-    twin = grown.fork()
-    assert greedy(twin, [*ids, *expected], 8) == greedy(session, [*ids, *expected], 8)
+    assert grown.paging.arena.pages[False] == 32
+    assert greedy(grown, [*ids, *expected], 8) == greedy(session, [*ids, *expected], 8)
     grown.free()
+
+
+def test_a_cache_beyond_the_limit_of_a_binding_lies_in_segments(
+    gpu: NativeDevice, session: OneSequence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of_length(600)
+    expected = greedy(session, ids, 70)
+    layer = next(layer for layer in session.engine.config.layers if layer.donor is None and not layer.sliding)
+    page = PAGE * session.paging.arena.token_bytes(layer)
+    monkeypatch.setattr("wgemma.engine.options.FIRST_TOKENS", 256)
+    with monkeypatch.context() as tight:
+        tight.setattr(gpu, "limits", replace(gpu.limits, binding=4 * page, buffer=4 * page))
+        small = Runner(session.engine).paging
+        run(small.reach(small.alone(), 700))
+        assert [segment.first for segment in small.arena.segments[layer.index]] == [0, 256, 512, 768]
+    pieces = OneSequence(Runner(session.engine))
+    segments = dict[int, list[int]]()
+
+    def short(self: Arena, layer: LayerConfig, pages: int, old: Sequence[CacheSegment] = ()) -> list[CacheSegment]:
+        """Segments of four pages, whatever a binding may hold."""
+        kept = [segment for segment in old if segment.count == 4 * PAGE]
+        firsts = range(len(kept) * 4 * PAGE, pages * PAGE, 4 * PAGE)
+        made = kept + [self._segment(layer, first, min(4 * PAGE, pages * PAGE - first)) for first in firsts]
+        segments[layer.index] = [segment.first for segment in made]
+        return made
+
+    monkeypatch.setattr(Arena, "_segments", short)
+    assert greedy(pieces, ids, 70) == expected
+    assert segments[layer.index] == [0, 256, 512, 768]
+    pieces.free()
 
 
 def test_a_context_that_cannot_grow_is_a_sentence_with_numbers(
     session: OneSequence, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wgemma.model.cache.FIRST_SEGMENT", 256)
+    monkeypatch.setattr("wgemma.engine.options.FIRST_TOKENS", 256)
     small = OneSequence(Runner(session.engine))
     prompt = ids_of_length(200)
     expected = greedy(small, prompt)
-    before, room = gpu.allocated, gpu.buffer
+    before, room = small.runner.ledger.nbytes, gpu.buffer
 
     def full(size: int, label: str) -> object:
         if label.startswith("values"):
@@ -153,11 +181,18 @@ def test_a_context_that_cannot_grow_is_a_sentence_with_numbers(
 
     with monkeypatch.context() as tight:
         tight.setattr(gpu, "buffer", full)
-        with pytest.raises(wgemma.OutOfMemory, match=r"cannot grow from 256 to 1024 tokens: \d+ MB more"):
-            greedy(small, ids_of_length(300))
-    assert gpu.allocated <= before
+        with pytest.raises(wgemma.OutOfMemory, match=r"cannot grow from 256 to 512 tokens: \d+ MB more"):
+            greedy(small, ids_of_length(300, seed=2))
+    assert small.runner.ledger.nbytes == before
     assert greedy(small, prompt) == expected
+    assert [pages.held for pages in small.paging.pages.values()] == held(small)
     small.free()
+
+
+def held(session: OneSequence) -> list[int]:
+    """The pages that the past alone holds."""
+    prefixes = session.paging.prefixes
+    return [sum(1 for _ in prefixes._nodes()), len(prefixes._pinned)]
 
 
 def test_a_full_context_ends_the_reply_and_a_longer_prompt_is_refused(data: Path, gpu: NativeDevice) -> None:
@@ -224,18 +259,18 @@ def test_neither_the_gpu_nor_python_grows_over_many_tokens_and_chats(model: wgem
     for _ in range(3):
         list(model.chat([{"role": "user", "content": "warm"}], max_tokens=3, seed=1))
     before = device.allocated, len(session.programs.recorded), len(device._staging)
-    objects = live_objects()
+    objects, sliding = live_objects(), session.paging.arena.pages[True]
     for turn in range(20):
         list(model.chat([{"role": "user", "content": f"chat number {turn}"}], max_tokens=3, seed=1))
     total = 0
     while total < many:
         total += len(list(model.generate(ids_of_length(20), max_tokens=many // 3, seed=total)))
-    kept = session.sequence.checkpoints
-    checkpoints = sum(snapshot.ledger.nbytes for snapshot in kept.values())
-    assert device.allocated - checkpoints <= before[0]
+    marked = (session.paging.arena.pages[True] - sliding) * session.paging.arena.costs[True]
+    assert device.allocated - marked <= before[0]
+    assert len(session.paging.prefixes._pinned) <= session.paging.prefixes.budget
     assert len(session.programs.recorded) <= before[1] + 8
     assert len(device._staging) <= before[2] + 4
-    assert live_objects() <= objects + 8 * 300 + 2 * len(kept) * len(session.cache.owners)
+    assert live_objects() <= objects + 8 * 300
 
 
 def live_objects() -> int:
@@ -258,13 +293,13 @@ def test_async_twins_work_inside_a_running_loop_and_wait_their_turn(model: wgemm
     assert asyncio.run(both()) == [expected] * 3
 
 
-def test_a_second_call_in_the_middle_of_a_reply_is_refused_not_hung(model: wgemma.Model) -> None:
-    stream = model.generate(ids_of_length(20), max_tokens=50)
-    next(stream)
-    with pytest.raises(wgemma.SessionError, match="in the middle of a reply"):
-        list(model.generate(ids_of_length(5)))
-    stream.close()
-    assert list(model.generate(ids_of_length(5), max_tokens=1))
+def test_a_second_call_in_the_middle_of_a_reply_runs_beside_it(model: wgemma.Model) -> None:
+    prompt, other = ids_of_length(20), ids_of_length(5)
+    alone = [[p.id for p in model.generate(ids, max_tokens=50, temperature=0)] for ids in (prompt, other)]
+    stream = model.generate(prompt, max_tokens=50, temperature=0)
+    begun = [next(stream).id]
+    assert [p.id for p in model.generate(other, max_tokens=50, temperature=0)] == alone[1]
+    assert begun + [p.id for p in stream] == alone[0]
 
 
 # -- several sequences on one runner
@@ -280,27 +315,10 @@ def test_a_second_sequence_records_nothing_again(session: OneSequence) -> None:
     assert session.programs.recorded == recorded
 
 
-def test_sequences_take_turns_and_keep_what_they_computed(session: OneSequence) -> None:
+def test_sequences_follow_each_other_and_keep_what_they_computed(session: OneSequence) -> None:
     other = OneSequence(session.runner)
     prompts = {session: ids_of_length(300), other: ids_of_length(260, seed=5)}
     replies = {each: greedy(each, prompt) for each, prompt in prompts.items()}
     for each, prompt in prompts.items():
         assert greedy(each, prompt) == replies[each]
         assert each.reused == len(prompt) - 1
-
-
-def test_a_sequence_without_memory_to_park_is_computed_again(
-    session: OneSequence, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt, room = ids_of_length(60), gpu.buffer
-    expected = greedy(session, prompt)
-
-    def full(size: int, label: str) -> object:
-        if label == "snapshot":
-            raise wgemma.OutOfMemory("no room")
-        return room(size, label)
-
-    monkeypatch.setattr(gpu, "buffer", full)
-    greedy(OneSequence(session.runner), ids_of_length(50, seed=6))
-    assert greedy(session, prompt) == expected
-    assert session.reused == 0

@@ -7,8 +7,7 @@ from pathlib import Path
 import wgemma
 from fuzz import containers, media, network, state, texts
 from fuzz.harness import Reader
-from wgemma.engine.generation import Token
-from wgemma.engine.request import Request
+from wgemma.engine.request import Request, Token
 from wgemma.engine.runner import check_ids
 
 STORE = Path(__file__).resolve().parent.parent / "data" / "ollama-store"
@@ -44,7 +43,7 @@ def _answer_nothing(model: wgemma.Model) -> None:
 
     async def generate(request: Request) -> AsyncGenerator[Token, None]:
         check_ids(request.ids, runner.engine.config.vocab_size, backend.context, runner.senses)
-        runner.sampler.begin(0, request.sampling, backend.context)
+        runner.slots.sampler.begin(0, request.sampling, backend.context)
         for token in ():
             yield token
 

@@ -14,8 +14,8 @@ from wgemma.model.attention import many_form
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import tile_back_form
 from wgemma.model.matmul import Choices, Matmuls, Result
-from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
+from wgemma.model.rows import Row
 from wgemma.model.weights import Matrix, RowOrder
 from wgemma.reference.cases.training_attention import back_threads
 from wgemma.reference.lab import GUARD, Lab
@@ -69,7 +69,7 @@ def turned(lab: Lab, golden: Golden, raw: Floats, norm: Floats, eps: float) -> t
     bound |= {"turns": lab.put(table), "keys": lab.out(raw.size), "values": lab.out(raw.size)}
     constants = {"HEAD": head, "PAIRS": pairs, "PAIR": "vec2<f32>", "PACKED": True, "THREADS": 64}
     params = {"kv_heads": heads, "stride": heads * head, "k_offset": 0, "v_offset": 0, "eps": eps}
-    params |= {"ring": 1 << 31, "first": 0, "count": count}
+    params |= {"table": 0, "table_step": 0, "first": 0, "count": count}
     lab.run("kv", [heads, count], bound, params, constants)
     return bound, constants
 
@@ -143,7 +143,8 @@ class Packed:
         turning = {"HEAD": head, "PAIRS": head // 2, "THREADS": 64}
         looking = {"WORD": "vec4<f32>", "PER_WORD": 4, "PACKED": True, **many_form(lab.device, f16=False)}
         params = {"heads": heads, "kv_heads": self.kv_heads, "stride": stride, "window": self.window, "eps": STILL}
-        params |= {"ring": 1 << 31, "first": 0, "count": rows, "splits": 1, "resumes": False, "final_segment": True}
+        params |= {"table": 0, "table_step": 0, "first": 0, "count": rows}
+        params |= {"splits": 1, "resumes": False, "final_segment": True}
         lab.run("attention", [heads, rows], bound, params, turning | looking)
         lab.run("attention_prepare", [heads, rows], bound, {"heads": heads, "stride": stride, "eps": STILL}, turning)
         backward = {"HEAD": head, "THREADS": back_threads(head)}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import wgemma
+from wgemma.gpu.device import Device
 from wgemma.gpu.native import NativeDevice
-from wgemma.model import matmul
+from wgemma.model import decoder, forms, matmul
+from wgemma.model.forms import middle_form
 from wgemma.model.passes import SOFT
 
 Floats = NDArray[np.float32]
@@ -150,6 +153,61 @@ def test_prefill_in_odd_chunks_and_token_by_token_equals_one_chunk(shared: Path,
     assert errors(single, whole[:20]).max() < 1e-3
 
 
+def in_shares(
+    found: list[int], device: Device, rows: int, n: int, blocks: int, *, most: int = 1, **how: bool
+) -> tuple[dict[str, Any], int]:
+    """A form of middle.wgsl with up to three shares; how many is noted."""
+    form, _ = middle_form(device, rows, n, blocks, quick=how["quick"], fine=how.get("fine", False), most=most)
+    found.append(min(most, blocks, 3))
+    return form, found[-1]
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("model", ["tiny-e2b", SLOW_26B])
+def test_fast_logits_are_as_close_in_chunks_as_token_by_token(
+    shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, model: str, large: bool
+) -> None:
+    left: list[int] = []
+    if large:  # as if the matrices were, and every sum that can be shared
+        monkeypatch.setattr(matmul.Matmuls, "work", (0, 0))
+        monkeypatch.setattr(matmul, "middle_form", partial(in_shares, left))
+        monkeypatch.setattr(forms, "ROUNDING_GRID", 1)
+    _, ids, golden = next(entry for entry in goldens(shared, model, "Q4_K_M") if entry[0] == "mid")
+    path, ids, golden = shared / f"models/{model}-Q4_K_M.gguf", ids[:42], golden[:42]
+    with wgemma.load(path, device=gpu, kv="f32", precision="fast") as loaded:
+        single = loaded.logits(ids, chunks=[1] * 42)
+        chunks = loaded.logits(ids, chunks=[4, 8, 17, 13])
+    # Where a sum's last bit changes how a number is rounded, later layers differ by a step of that rounding.
+    rounding = np.median(errors(single, golden))
+    assert 1e-3 < np.median(errors(chunks, golden)) < 1.3 * rounding
+    assert np.median(errors(chunks, single)) < rounding
+    assert (3 in left) == large
+
+
+def test_a_long_history_is_joined_in_the_bytes_that_the_next_product_reads(
+    shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[bool] = []
+    put_together = decoder.put_together
+
+    def counted(*given: Any) -> None:
+        joined.append(len(given) > 4)
+        put_together(*given)
+
+    monkeypatch.setattr(decoder, "put_together", counted)
+    ids = next(ids for name, ids, _ in goldens(shared, "tiny-e2b", "F16") if name == "long")
+    found = []
+    for precision, work in (("exact", (0, 0)), ("fast", matmul.Matmuls.work), ("fast", (0, 0))):
+        monkeypatch.setattr(matmul.Matmuls, "work", work)
+        with wgemma.load(shared / "models/tiny-e2b-Q4_K_M.gguf", device=gpu, kv="f32", precision=precision) as loaded:
+            found.append(loaded.logits(ids, chunks=[192, 8])[-8:])
+    assert True in joined and False in joined
+    exact, alone, together = found
+    rounding = np.median(errors(alone, exact))
+    assert 1e-3 < np.median(errors(together, exact)) < 1.3 * rounding
+    assert np.median(errors(together, alone)) < rounding
+
+
 @pytest.mark.parametrize("model", ["tiny-e2b", SLOW_31B, SLOW_26B])
 def test_logits_are_the_same_where_workgroups_share_every_sum_they_can(
     shared: Path, gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, model: str
@@ -177,13 +235,17 @@ def test_rows_that_share_an_expert_go_together_and_find_what_each_would_alone(
 ) -> None:
     ids = next(ids for name, ids, _ in goldens(shared, "tiny-26b-a4b", kind) if name == "mid")[:100]
     found = []
-    for crowd in (matmul.CROWD, matmul.CROWD, 1 << 30):
+    for crowd, grouped in ((matmul.CROWD, (0, 0)), (1 << 30, (1, 64)), (1 << 30, (1, 64)), (1 << 30, (0, 0))):
         monkeypatch.setattr(matmul, "CROWD", crowd)
+        monkeypatch.setattr(matmul, "PACKED", 1 << 30)
+        monkeypatch.setattr(matmul.Matmuls, "grouped", grouped)
         with wgemma.load(shared / f"models/tiny-26b-a4b-{kind}.gguf", device=gpu, kv="f32") as loaded:
             found.append(loaded.logits(ids, chunks=[len(ids)]))
-    together, again, alone = found
-    assert (together == again).all()
+    together, small, again, alone = found
+    assert (small == again).all()
     assert 0 < errors(together, alone).max() < 1e-3
+    assert 0 < errors(small, alone).max() < 1e-3
+    assert errors(small, together).max() > 0
 
 
 def test_the_12b_model_never_says_what_it_must_not(shared: Path, gpu: NativeDevice) -> None:

@@ -1,15 +1,33 @@
 """Products with a matrix: exact ones, and fast ones where the device has subgroups."""
 
+from dataclasses import replace
+from typing import Any, Literal
+
 import pytest
 
 from wgemma.gpu.device import Dispatch
 from wgemma.gpu.native import NativeDevice
 from wgemma.gpu.tape import Tape
+from wgemma.model import forms
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.forms import LARGE, large_from, matvec_form, tile_shares
-from wgemma.model.matmul import Matmuls, Precision, Residual, Result
+from wgemma.model.forms import (
+    EXACT_MIDDLES,
+    EXACT_SHARED,
+    LARGE,
+    QUICK_MIDDLES,
+    QUICK_ROUNDING,
+    QUICK_SHARED,
+    large_from,
+    matvec_form,
+    middle_form,
+    middle_shape,
+    rounding_shape,
+    tile_shares,
+)
+from wgemma.model.matmul import Matmuls, Precision, Residual, Result, Rounded
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, Lab, framed, relative_error, untouched
+from wgemma.reference.twins import Array
 
 ROWS = 3
 
@@ -42,13 +60,126 @@ def test_fast_products_of_a_few_rows_have_inputs_of_eight_bits_or_sixteen(gpu: N
     assert error(gpu, "exact", 3, fine=True) <= F32
 
 
+def product(device: NativeDevice, rows: int, then: Literal["", "GEGLU", "PLE"], *, fine: bool = False) -> Array:
+    """Fast products of 70 results from the residual stream, with room for everything they may need."""
+    with Lab(device, rows) as lab:
+        matrix, _ = lab.weights("Q4_0", 70, 288)
+        h, o, norms, h_out, x = (lab._filled(lab.normal(n, 288).tobytes()) for n in (rows, rows, 2, rows, rows))
+        width = 35 if then == "GEGLU" else 70
+        side, y, bare = lab.put(lab.normal(rows, 80)), lab.out(rows * width), lab.out(rows * 70)
+        room, parts = lab.out(rows * 288 * 20 // 32), lab.out(8 * rows * 70)
+        beside: dict[str, Any] = {"side": side, "side_stride": 80, "side_offset": 5} if then == "PLE" else {}
+        result = Result(y, then=then, bare=bare, bytes=room, parts=parts, fine=fine, **beside)
+        tape = Tape(device, "test")
+        source = Residual(h, o, norms, h_out, x, 0.7, norm=True)
+        Matmuls(device, EPS, "fast").linear(tape, matrix, rows, source, result)
+        tape.program().replay()
+        tape.free()
+        return lab.read(y)
+
+
+@pytest.mark.parametrize("rows", [4, 8, 20, 64])
+@pytest.mark.parametrize(("then", "fine"), [("", False), ("", True), ("GEGLU", False), ("PLE", False)])
+def test_fast_products_round_alike_for_one_row_and_for_64(
+    gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, rows: int, then: Literal["", "GEGLU", "PLE"], fine: bool
+) -> None:
+    monkeypatch.setattr(Matmuls, "work", (0, 0))  # so that middle computes them
+    middle = product(gpu, rows, then, fine=fine)
+    monkeypatch.setattr(Matmuls, "middle", (0, 0))
+    monkeypatch.setattr(Matmuls, "few", 64)  # so that matvec computes them
+    assert relative_error(middle, product(gpu, rows, then, fine=fine)) < 10 * F32
+
+
+@pytest.mark.parametrize(
+    ("what", "rows", "n", "blocks", "tile", "shares"),
+    [
+        ("gate and up of E2B", 64, 24576, 48, (64, 64), 1),
+        ("head of E2B", 8, 262144, 48, (8, 32), 1),
+        ("queries of E2B", 64, 2048, 48, (16, 32), 1),
+        ("down of E2B, 8 rows", 8, 1536, 384, (8, 16), 6),
+        ("down of E2B", 64, 1536, 384, (64, 32), 11),
+        ("down of E2B, no room", 64, 1536, 384, (8, 16), 0),
+        ("keys of E2B", 8, 256, 48, (8, 16), 1),
+    ],
+)
+def test_narrow_matrices_take_smaller_tiles_or_share_their_sums(
+    gpu: NativeDevice, what: str, rows: int, n: int, blocks: int, tile: tuple[int, int], shares: int
+) -> None:
+    form, found = middle_form(gpu, rows, n, blocks, quick=True, most=32 if shares else 1)
+    assert (form["ROWS"], form["COLUMNS"]) == tile, what
+    assert found == max(shares, 1), what
+
+
+@pytest.mark.parametrize(
+    ("what", "rows", "n", "made", "kernel"),
+    [
+        ("little work", 9, 70, False, "matvec"),
+        ("more than that", 10, 70, False, "middle"),
+        ("no more than what pays if x is made on the way", 10, 70, True, "matvec"),
+        ("so much that it pays to make x first", 20, 70, True, "middle"),
+        ("fewer rows than are worth it", 3, 700, True, "matvec"),
+    ],
+)
+def test_small_products_are_those_of_each_row(
+    gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch, what: str, rows: int, n: int, made: bool, kernel: str
+) -> None:
+    monkeypatch.setattr(Matmuls, "work", (9 * 70 * 9, 19 * 70 * 9))
+    with Lab(gpu, 1) as lab:
+        stream, tape = Stream(lab, 288, n), Tape(gpu, "test")
+        result = Result(lab.out(rows * n), bytes=lab.out(rows * 288 * 20 // 32))
+        source = stream.source if made else lab.out(rows * 288)
+        Matmuls(gpu, EPS, "fast").linear(tape, stream.matrix, rows, source, result)
+        commands = [command for command in tape.commands if isinstance(command, Dispatch)]
+        assert commands[-1].kernel.name == kernel, what
+        assert len(commands) == (1 if kernel == "matvec" else 2), what
+        tape.free()
+
+
+def test_gate_and_up_hand_their_result_on_in_the_bytes_that_down_reads(
+    gpu: NativeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, tape, matmuls = 20, Tape(gpu, "test"), Matmuls(gpu, EPS, "fast")
+    with Lab(gpu, 1) as lab:
+        (gate_up, _), (down, _) = lab.weights("Q4_0", 128, 288), lab.weights("Q4_0", 70, 64)
+        x, act, room = lab.put(lab.normal(rows, 288)), lab.out(rows * 64), lab.out(rows * 288 * 12 // 32)
+        first, last = Result(act, then="GEGLU", bytes=room), Result(lab.out(rows * 70), bytes=room)
+        assert not matmuls.hands_on(gate_up, down, rows, x, first, last)  # little work: each row by itself
+        monkeypatch.setattr(Matmuls, "work", (0, 0))
+        assert not matmuls.hands_on(gate_up, down, rows, x, first, last)  # so few tiles
+        monkeypatch.setattr(forms, "ROUNDING_GRID", 1)
+        assert matmuls.hands_on(gate_up, down, rows, x, first, last)
+        assert not matmuls.hands_on(gate_up, down, rows, x, first, replace(last, fine=True))
+        found = []
+        for handed in (True, False):
+            matmuls.linear(tape, gate_up, rows, x, replace(first, rounds=handed))
+            matmuls.linear(tape, down, rows, Rounded(None, act, fine=False) if handed else act, last)
+            tape.program().replay()
+            found.append(lab.read(last.y)[: rows * 70])
+        tape.free()
+    assert relative_error(*found) < 10 * F32
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_tile_of_the_middle_fits_the_smallest_device(floor: NativeDevice, quick: bool) -> None:
+    tables, shared = (QUICK_MIDDLES, QUICK_SHARED) if quick else (EXACT_MIDDLES, EXACT_SHARED)
+    assert tables.keys() == shared.keys()
+    for size, middles in tables.items():
+        for middle in (*middles, shared[size]):
+            form = middle_shape(floor, middle, quick=quick, fine=quick)
+            assert 16 * form["ROOM"] <= floor.limits.workgroup_memory
+            assert form["THREADS"] <= floor.limits.invocations
+    for middles in QUICK_ROUNDING.values():
+        for middle in middles:
+            assert 16 * rounding_shape(floor, middle)["ROOM"] <= floor.limits.workgroup_memory
+
+
 def test_devices_without_features_are_exact_all_the_same(floor: NativeDevice) -> None:
     for rows in (3, 40):
         assert error(floor, "fast", rows, room=True) <= F32
 
 
 @pytest.mark.parametrize(
-    ("n", "rows", "tall"), [(600, 9, 32), (600, 32, 32), (600, 33, 64), (600, 300, 64), (512, 300, 32)]
+    ("n", "rows", "tall"), [(600, 17, 32), (600, 32, 32), (600, 33, 64), (600, 300, 64), (512, 300, 32)]
 )
 def test_a_tile_is_as_high_as_its_rows_and_results_are_many(gpu: NativeDevice, n: int, rows: int, tall: int) -> None:
     with Lab(gpu, 1) as lab:

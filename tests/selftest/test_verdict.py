@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -19,15 +20,16 @@ from real_shapes import write_e2b
 from wgemma.embedded import embedded_model
 from wgemma.engine.options import Options
 from wgemma.engine.runner import Runner
-from wgemma.engine.sampling import Sampling
+from wgemma.engine.sampling import Recipe, Sampling
 from wgemma.files.gguf import Gguf
 from wgemma.gpu import shaders
 from wgemma.gpu.device import DEFAULT_LIMITS, Limits
 from wgemma.gpu.native import NativeDevice
+from wgemma.model import forms
 from wgemma.model.config import Config
-from wgemma.model.matmul import Precision
-from wgemma.selftest import verdict
-from wgemma.selftest.problems import answers, problems_of
+from wgemma.model.matmul import Matmuls, Precision
+from wgemma.selftest import problems, verdict
+from wgemma.selftest.problems import Problem, answers, problems_of
 from wgemma.selftest.verdict import prepare, self_test
 from wgemma.sync import iterate, run
 
@@ -117,6 +119,7 @@ def prepared(device: NativeDevice, path: Path, kv: str = "f16") -> None:
         *((model, Options()) for model in MODELS),
         ("tiny-heads-Q4_K_M", Options(kv="f32")),
         *((model, Options(precision="fast")) for model in MODELS if "Q" in model),
+        *((model, Options(slots=16)) for model in ("tiny-e2b-Q4_K_M", "tiny-31b-F16")),
     ],
 )
 @pytest.mark.parametrize("where", ["gpu", "floor"])
@@ -127,7 +130,7 @@ def test_every_kind_of_model_passes(
     before = device.allocated
     with Gguf.open(shared / f"models/{model}.gguf") as file:
         config = Config.from_gguf(file)
-        assert run(self_test(device, config, problems_of(config, file.tensors), options)).wrong == frozenset()
+        assert run(self_test(device, config, problems_of(config, file.tensors, options), options)).wrong == frozenset()
     assert device.allocated == before
 
 
@@ -135,19 +138,20 @@ LARGE = Limits(binding=2 << 30, buffer=4 << 30, invocations=1024)
 
 
 @pytest.mark.parametrize(
-    ("model", "limits", "precision"),
+    ("model", "limits", "precision", "slots"),
     [
-        *((model, limits, "exact") for limits in (DEFAULT_LIMITS, LARGE) for model in MODELS),
-        ("real e2b", LARGE, "exact"),
-        *((model, LARGE, "fast") for model in ("tiny-e2b-Q4_K_M", "tiny-26b-a4b-Q4_K_M")),
+        *((model, limits, "exact", 1) for limits in (DEFAULT_LIMITS, LARGE) for model in MODELS),
+        *((model, DEFAULT_LIMITS, "exact", 16) for model in MODELS),
+        ("real e2b", LARGE, "exact", 64),
+        *((model, LARGE, "fast", 1) for model in ("tiny-e2b-Q4_K_M", "tiny-26b-a4b-Q4_K_M")),
         *(
             pytest.param("real e2b", *more, marks=pytest.mark.slow)
-            for more in ((DEFAULT_LIMITS, "exact"), (LARGE, "fast"))
+            for more in ((DEFAULT_LIMITS, "exact", 1), (LARGE, "fast", 16), (LARGE, "fast", 64))
         ),
     ],
 )
 def test_only_pipelines_are_made_that_the_model_needs_anyway(
-    request: pytest.FixtureRequest, tmp_path: Path, model: str, limits: Limits, precision: Precision
+    request: pytest.FixtureRequest, tmp_path: Path, model: str, limits: Limits, precision: Precision, slots: int
 ) -> None:
     path = tmp_path / "e2b.gguf"
     if model == "real e2b":
@@ -156,18 +160,23 @@ def test_only_pipelines_are_made_that_the_model_needs_anyway(
         path = request.getfixturevalue("shared") / f"models/{model}.gguf"
     testing, working = FakeDevice(limits), FakeDevice(limits)
     testing.subgroup_size = working.subgroup_size = 32 if precision == "fast" else 1
-    options = Options(ple="gpu", precision=precision)
+    options = Options(ple="gpu", precision=precision, slots=slots)
     with Gguf.open(path) as file:
         config = Config.from_gguf(file)
-        run(self_test(testing, config, problems_of(config, file.tensors), options))  # type: ignore[arg-type]
+        run(self_test(testing, config, problems_of(config, file.tensors, options), options))  # type: ignore[arg-type]
         session = OneSequence(Runner(engine_on(working, file, options)))  # type: ignore[arg-type]
         for ids in (IDS, [2] * 100):  # a short prompt and a long one
             list(iterate(session.generate(ids, Sampling(), 3)))
         list(iterate(session.logits([2] * 100)))  # every layer, where a prompt stops at the last keys and values
+        if slots > 1:
+            run(session.runner.widen(slots))
+            for rows in {min(slots, 16), slots}:
+                run(session.programs.get(rows, 200, Recipe(), None))
     assert testing.kernels.keys() <= working.kernels.keys()
     tested = {name for name, _ in testing.kernels}
     assert ("tile_bytes" in tested) == (precision == "fast")
     assert ("add_up" in tested) == (model == "real e2b")
+    assert ("middle" in tested) == (slots > 8)
 
 
 def test_the_answers_are_those_of_the_twins() -> None:
@@ -204,6 +213,8 @@ BROKEN = [
     ("tiny-e2b-Q4_K_M", "sample", "candidates", "prefix = (prefix << 8u) |", "prefix = (prefix << 8u) &"),
     ("tiny-e2b-Q4_K_M", "sample", "candidates", "listed_tokens[at] = 4u", "listed_tokens[at] = 5u"),
     ("tiny-e2b-Q4_K_M", "sample", "sample", "put(k{{i}}[j], 4u", "put(k{{i}}[j], 5u"),
+    ("tiny-e2b-Q4_K_M", "sample", "sample", "rows[slot] =", "rows[0] ="),
+    ("tiny-e2b-Q4_K_M", "sample", "sample", "settings[own_slot].seed_low", "settings[0].seed_low"),
     ("tiny-e2b-Q4_K_M", "peaks", "peaks", "let peak = largest(keys);", "let peak = keys.x;"),
     ("tiny-26b-a4b-F16", "experts_norm", "experts_norm", "u * params.rows * quads", "u * quads"),
     ("tiny-26b-a4b-F16", "experts_join", "experts_join", "u < params.slots);", "u + 1u < params.slots);"),
@@ -212,9 +223,20 @@ BROKEN = [
     ("tiny-26b-a4b-F16", "tile", "tile", "pair{{j}} / params.share", "pair{{j}} / 2u"),
     ("tiny-26b-a4b-F16", "group", "group", "var at = start + sums.x;", "var at = start;"),
 ]
+# The same of a model that takes many sequences, or as if it were so large that fast products are in the middle.
+BROKEN_MIDDLE: list[tuple[str, str, str, str, Precision, int]] = [
+    ("tiny-e2b-Q4_K_M", "middle", "finish(group.z, group.y * {{ROWS}}u + row", "finish(group.z, row", "exact", 64),
+    ("tiny-e2b-Q4_K_M", "middle", "bitcast<vec4<u32>>(w.h)", "bitcast<vec4<u32>>(w.g)", "exact", 16),
+    ("tiny-e2b-Q4_K_M", "middle", "result = softcap(result, params.cap);", "", "exact", 16),
+    ("tiny-31b-F16", "middle", "gelu(sums.z) * sums.w", "gelu(sums.z) * sums.y", "exact", 16),
+    ("tiny-e2b-Q4_K_M", "middle", "part{{j}}, next, end)", "part{{j}}, start, end)", "fast", 64),
+    ("tiny-e2b-Q4_K_M", "middle", "tails.yz, room[at + 3u]", "tails.yz, room[at]", "fast", 8),
+    ("tiny-e2b-Q4_K_M", "middle", "put_block((r * params", "put_block((row * params", "fast", 64),
+    ("tiny-e2b-Q4_K_M", "middle", "room[at + 2u * {{i}}u].xy", "room[at + 2u * {{i}}u].yx", "fast", 4),
+]
 # The same of a model that is to be fast.
 BROKEN_FAST = [
-    ("tiny-e2b-Q4_K_M", "to_bytes", "to_bytes", "scale * sum_of(high), 0.0", "scale * sum_of(low), 0.0"),
+    ("tiny-e2b-Q4_K_M", "to_bytes", "rounded_block", "sum_of(n4, n5, n6, n7))", "sum_of(n0, n1, n2, n3))"),
     ("tiny-e2b-Q4_K_M", "tile_bytes", "tile_bytes", "fetch(own_w, block + 1u)", "fetch(own_w, block)"),
     ("tiny-e2b-Q8_0", "tile_bytes", "block_q8_0", "scale_of(raw), 0.0", "1.0, 0.0"),
 ]
@@ -238,8 +260,54 @@ def test_a_kernel_that_is_wrong_is_found(
     misspell(monkeypatch, file, says, instead)
     with Gguf.open(shared / f"models/{model}.gguf") as gguf:
         config = Config.from_gguf(gguf)
-        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options(precision=precision))).wrong
+        options = Options(precision=precision)
+        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors, options), options)).wrong
     assert kernel in wrong
+
+
+@pytest.mark.parametrize(("model", "file", "says", "instead", "precision", "slots"), BROKEN_MIDDLE)
+def test_a_product_of_several_sequences_that_is_wrong_is_found(
+    shared: Path,
+    fresh: Callable[[], NativeDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    file: str,
+    says: str,
+    instead: str,
+    precision: Precision,
+    slots: int,
+) -> None:
+    for name in ("WORK", "MADE_WORK"):
+        monkeypatch.setattr(problems, name, 0)
+    monkeypatch.setattr(Matmuls, "work", (0, 0))
+    monkeypatch.setattr(forms, "ROUNDING_GRID", 1)
+    options = Options(precision=precision, slots=slots)
+    with Gguf.open(shared / f"models/{model}.gguf") as gguf:
+        config = Config.from_gguf(gguf)
+        wanted = [problem for problem in problems_of(config, gguf.tensors, options) if problem.kernel == "middle"]
+        assert wanted and not run(self_test(fresh(), config, wanted, options)).wrong
+        misspell(monkeypatch, file, says, instead)
+        assert "middle" in run(self_test(fresh(), config, wanted, options)).wrong
+
+
+def test_what_is_joined_in_bytes_for_several_sequences_is_tested_with_the_product_that_reads_it(
+    tiny: Path, fresh: Callable[[], NativeDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem("middle", "joined", kind="Q4_K", columns=512, head=128, fine=True, n=1 << 16, rows=8)
+    options = Options(precision="fast")
+    with Gguf.open(tiny) as gguf:
+        config = Config.from_gguf(gguf)
+    assert not run(self_test(fresh(), config, [problem], options)).wrong
+    misspell(monkeypatch, "attention_join", "(first_column / 32u + thread,", "(first_column / 64u + thread,")
+    assert "middle" in run(self_test(fresh(), config, [problem], options)).wrong
+
+
+def test_a_model_for_one_sequence_at_a_time_has_no_product_of_several_tested(shared: Path) -> None:
+    with Gguf.open(shared / "models/tiny-e2b-Q4_K_M.gguf") as gguf:
+        config = Config.from_gguf(gguf)
+        one, eight, many = (problems_of(config, gguf.tensors, Options(slots=slots)) for slots in (1, 8, 9))
+    assert one == eight
+    assert {problem.kernel for problem in many} - {problem.kernel for problem in one} == {"middle"}
 
 
 def test_a_model_with_long_rows_has_their_sums_in_parts_tested(
@@ -250,7 +318,7 @@ def test_a_model_with_long_rows_has_their_sums_in_parts_tested(
     assert path is not None
     with Gguf.open(path) as gguf:
         config = Config.from_gguf(gguf)
-        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors), Options())).wrong
+        wrong = run(self_test(fresh(), config, problems_of(config, gguf.tensors, Options()), Options())).wrong
     assert wrong == {"tile", "add_up"}
 
 
@@ -314,6 +382,34 @@ def test_a_kernel_that_is_wrong_either_way_ends_the_loading(
         wgemma.load(tiny, device=device)
     assert device.allocated == 0
     assert not verdicts.exists()
+
+
+@pytest.mark.parametrize("builds", [misbuild, misspell])
+def test_a_product_of_several_sequences_that_is_wrong_becomes_plain_or_is_avoided(
+    tiny: Path,
+    fresh: Callable[[], NativeDevice],
+    tests_run: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    builds: Callable[..., None],
+) -> None:
+    builds(monkeypatch, "middle", "return x[from_", "return 2u * x[from_")
+    options = Options(slots=16)
+    with Gguf.open(tiny) as file, caplog.at_level(logging.WARNING):
+        config = Config.from_gguf(file)
+        for device in (fresh(), fresh()):  # the second time it is known
+            able = run(prepare(device, config, file.tensors, options))
+            assert able == replace(options, middle=builds is misbuild)
+            assert device.plain("middle") and not device.plain("tile")
+        assert len(tests_run) == 2 and device.pipelines == 0
+        runner = Runner(engine_on(device, file, able))
+        run(runner.widen(16))
+        run(runner.programs.get(16, 200, Recipe(), None))
+        kernels = {name for name, _ in device._kernels}
+        assert ("middle" in kernels, "tile" in kernels) == (able.middle, not able.middle)
+        runner.free()
+        runner.engine.free()
+    assert ("plain variant" in caplog.text, "do without it" in caplog.text) == (able.middle, not able.middle)
 
 
 def test_a_device_that_is_opened_again_keeps_its_plain_kernels(fresh: Callable[[], NativeDevice]) -> None:

@@ -7,8 +7,8 @@ compared with what this adapter streams when it does nothing else. All figures a
 import argparse
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from time import perf_counter as clock
@@ -18,24 +18,24 @@ from wgemma.api import Model
 from wgemma.checks import counted
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
+from wgemma.cli.bench_sequences import Sequences, Together
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import ON_THE_PROCESSOR, Bar, as_json, human_bytes, progress, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.adapting import BARE, Setting
-from wgemma.engine.generation import generate
+from wgemma.engine.batch import Batch
 from wgemma.engine.opening import Plan
 from wgemma.engine.request import PromptProgress, Request
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
-from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.towers import Encoder, heard_by
 from wgemma.errors import ModelError
 from wgemma.files.locate import locate
 from wgemma.gpu.device import Buffer, Device, Dispatch, Program, Span
 from wgemma.gpu.tape import Tape
 from wgemma.loading import load, open_device
-from wgemma.sync import run
+from wgemma.sync import iterate, run
 from wgemma.version import __version__
 
 T = TypeVar("T")
@@ -66,6 +66,16 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     verb.add_argument(
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
+    )
+    verb.add_argument(
+        "--sequences",
+        type=whole_numbers(1),
+        default=[],
+        metavar="N,N",
+        help="decode N sequences at once, after prompts of the first --prompt",
+    )
+    verb.add_argument(
+        "--arena", type=whole_number(1), metavar="BYTES", help="limit the keys and values of all sequences to BYTES"
     )
     verb.add_argument("--context", type=whole_number(1), metavar="N", help="limit the context to N tokens")
     verb.add_argument("--profile", action="store_true", help="time each kernel of one decoded token")
@@ -147,6 +157,7 @@ class Report:
     images: list[Look]
     audio: list[Listen]
     lora: list[Adapted]
+    sequences: list[Together]
     notes: list[str]  # what was left out, and why
 
 
@@ -193,8 +204,19 @@ def measure(device: Device, options: argparse.Namespace) -> Report:
             images=_towers("an image", looks, model, options.repeat, notes) if options.image else [],
             audio=_towers("a sound", listens, model, options.repeat, notes) if options.audio else [],
             lora=[bencher.adapted(depth, options.tokens, options.adapter) for depth in depths if options.adapter],
+            sequences=_sequences(model, options, notes) if options.sequences else [],
             notes=notes,
         )
+
+
+def _sequences(model: Model, options: argparse.Namespace, notes: list[str]) -> list[Together]:
+    prompts = fitting(options.prompt[:1], model.backend.context - options.tokens - 2, "a prompt of sequences", notes)
+    measured, several = [], Sequences(model, options.repeat)
+    for prompt in prompts:
+        for count in options.sequences:
+            say(f"measuring {counted(count, 'sequence')} of {counted(prompt, 'token')}")
+            measured.append(several.measure(count, prompt, options.tokens))
+    return measured
 
 
 def _towers(
@@ -229,8 +251,10 @@ def load_model(device: Device, options: argparse.Namespace) -> tuple[Model, Load
             if bars:
                 bars[0](amount)
 
-        names = ("kv", "precision", "ple", "context", "projector")
+        names = ("kv", "precision", "ple", "context", "projector", "arena")
         settings = {name: getattr(options, name) for name in names}
+        if options.sequences:
+            settings["slots"] = max(options.sequences)
         start = clock()
         model = load(options.model, device=device, announce=announce, progress=advance, **settings)
         run(device.wait())
@@ -290,7 +314,7 @@ class Bencher:
 
     def __init__(self, runner: Runner, repeat: int) -> None:
         self.runner = runner
-        self.sequence = TokenSequence()
+        self.batch = Batch(runner)
         self.device = runner.device
         self.repeat = repeat
         self.reads = Reads(runner)
@@ -303,7 +327,7 @@ class Bencher:
 
     def _prompt(self, ids: list[int]) -> tuple[float, float]:
         """Seconds until the prompt is computed, and until the first token."""
-        self.sequence.reset()
+        self.runner.paging.prefixes.clear()
         start = clock()
         self.compute(ids)
         read = clock() - start
@@ -314,10 +338,10 @@ class Bencher:
         say(f"measuring {counted(tokens, 'token')} at depth {depth}")
         ids = self.ids(depth + 1)
         seconds = typical(self.device, lambda: self._decoding(ids, tokens), self.repeat)
-        tape, program = self.runner.programs.decoding(depth + tokens, BARE)
+        tape, program = self.runner.programs.decoding(depth + tokens, adapted=False)
         dispatches = [command for command in tape.commands if isinstance(command, Dispatch)]
-        self._poise(ids)
-        host = median(self._recording_seconds(program) for _ in range(REPLAYS))
+        with self._poised(ids):
+            host = median(self._recording_seconds(program) for _ in range(REPLAYS))
         reads = [self.reads.of(dispatch, depth + tokens // 2) for dispatch in dispatches]
         weights, kv = sum(read.weights for read in reads), sum(read.kv for read in reads)
         speed = (weights + kv) * tokens / seconds
@@ -341,10 +365,9 @@ class Bencher:
 
     def _decoding(self, ids: list[int], tokens: int, adapter: Setting = BARE) -> float:
         """Seconds to generate `tokens` after `ids`: the whole loop, including sampling and reading back."""
-        self.sequence.use(adapter)
-        self.compute(ids)
+        self.compute(ids, adapter)
         start = clock()
-        self._generate(ids, tokens)
+        self._generate(ids, tokens, adapter)
         return clock() - start
 
     def _recording_seconds(self, program: Program) -> float:
@@ -359,8 +382,8 @@ class Bencher:
 
         if not isinstance(self.device, NativeDevice) or "timestamp-query" not in self.device.features:
             return []
-        self._poise(ids)
-        times = self.device.profile(tape.placed())
+        with self._poised(ids):
+            times = self.device.profile(tape.placed())
         positions = len(ids) + 1
         reads = [self.reads.of(command, positions) for command in tape.commands if isinstance(command, Dispatch)]
         return grouped(times, reads)
@@ -371,8 +394,8 @@ class Bencher:
         dice, vocab = random.Random(0), self.runner.engine.config.vocab_size
         return [dice.randrange(vocab) for _ in range(count)]
 
-    def compute(self, ids: list[int]) -> None:
-        """Prefills all but the last of `ids`, printing progress if it takes long."""
+    def compute(self, ids: list[int], adapter: Setting = BARE) -> None:
+        """Computes all but the last of `ids`, printing progress if it takes long."""
         said = clock()
 
         def tell(progress: PromptProgress) -> None:
@@ -381,22 +404,28 @@ class Bencher:
                 said = clock()
                 say(f"  {progress.done} of {progress.total} tokens")
 
-        run(self.runner.prefill(self.sequence, ids, hear=tell))
-        run(self.device.wait())
+        self._drain(Request(ids, 0, GREEDY, adapter, progress=tell))
 
-    def _generate(self, ids: list[int], tokens: int) -> None:
-        async def drain() -> None:
-            request = Request(ids, tokens, GREEDY, self.sequence.adapter)
-            async with aclosing(generate(self.runner, self.sequence, request)) as generated:
-                async for _ in generated:
-                    pass
+    def _generate(self, ids: list[int], tokens: int, adapter: Setting = BARE) -> None:
+        self._drain(Request(ids, tokens, GREEDY, adapter))
 
-        run(drain())
+    def _drain(self, request: Request) -> None:
+        for _ in iterate(self.batch.drive(request)):
+            pass
 
-    def _poise(self, ids: list[int]) -> None:
+    @contextmanager
+    def _poised(self, ids: list[int]) -> Iterator[None]:
         """Brings the GPU to the step after `ids`, where the recording can be replayed by itself."""
+        paging, slots = self.runner.paging, self.runner.slots
         self.compute(ids)
-        self._generate(ids, 1)
+        sequence = run(paging.begin(ids, BARE, ()))
+        try:
+            run(paging.reach(sequence, len(ids) + REPLAYS))
+            slots.put(0, sequence, ids[-1], GREEDY)
+            yield
+        finally:
+            slots.clear(0)
+            paging.drop(sequence)
 
 
 # -- for people
@@ -431,6 +460,9 @@ def _print(report: Report) -> None:
     if report.lora:
         print()
         table(["ADAPTER", "DEPTH", "TOKENS/S", "WITHOUT", "COST", "DISPATCHES"], [_lora_row(a) for a in report.lora])
+    if report.sequences:
+        print()
+        table(["SEQUENCES", "TOKENS/S", "STREAMED", "ALL PREFILLS"], [_sequences_row(s) for s in report.sequences])
     for decode in report.decode:
         if decode.profile:
             _print_profile(decode)
@@ -453,6 +485,11 @@ def _lora_row(measured: Adapted) -> list[str]:
     speeds = [figure(measured.tokens_per_s), figure(measured.bare_tokens_per_s)]
     what = f"rank {measured.rank}, {human_bytes(measured.bytes)}"
     return [what, str(measured.depth), *speeds, f"{100 * measured.cost:.1f} %", str(measured.dispatches)]
+
+
+def _sequences_row(measured: Together) -> list[str]:
+    speeds = [figure(measured.tokens_per_s), figure(measured.streamed_tokens_per_s)]
+    return [str(measured.sequences), *speeds, f"{measured.prefill_s:.2f} s"]
 
 
 def _print_profile(decode: Decode) -> None:

@@ -43,7 +43,7 @@ def adapted(
         setting, size = engine.adapters.choose(NAME), engine.ledger.nbytes - beside
         times = warmed_up(engine.device, lambda: (decode(BARE), decode(setting)), repeat)
         without, with_it = map(median, zip(*times, strict=True))
-        dispatches = runner.programs.decoding(depth + tokens, setting)[0].dispatches
+        dispatches = runner.programs.decoding(depth + tokens, adapted=True)[0].dispatches
     finally:
         run(engine.adapt(before))
     return Adapted(rank, depth, tokens / with_it, tokens / without, with_it / without - 1, dispatches, size)

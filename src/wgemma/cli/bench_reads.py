@@ -42,7 +42,7 @@ class Reads:
 
     def __init__(self, runner: Runner) -> None:
         self.engine = runner.engine
-        self.cache = runner.cache
+        self.arena = runner.paging.arena
         self.matrices = {id(part.buffer): matrix for matrix in _matrices(self.engine.weights) for part in matrix.parts}
 
     def of(self, dispatch: Dispatch, positions: int) -> Read:
@@ -66,18 +66,17 @@ class Reads:
         return Read(what, size * used // there)
 
     def _history(self, keys: Buffer, positions: int) -> Read:
-        cache = self.cache
         for layer, segment in self._segments():
             if segment.keys is keys:
-                seen = min(positions, layer.window or 0) if layer.sliding else positions - segment.first
+                seen = min(positions, layer.window or positions)
                 kind = "sliding" if layer.sliding else "full"
-                what = f"{cache.kv} {layer.heads}×{layer.head_dim}, {kind}"
-                return Read(what, 0, 2 * max(min(seen, segment.count), 0) * cache.token_bytes(layer))
+                what = f"{self.arena.kv} {layer.heads}×{layer.head_dim}, {kind}"
+                return Read(what, 0, 2 * seen * self.arena.token_bytes(layer))
         return Read()
 
     def _segments(self) -> Iterator[tuple[LayerConfig, CacheSegment]]:
-        for layer in self.cache.owners:
-            for segment in self.cache.segments[layer.index]:
+        for layer in self.arena.owners:
+            for segment in self.arena.segments[layer.index]:
                 yield layer, segment
 
 

@@ -108,7 +108,7 @@ def answer(
                 reply.add(part)
                 hear(part)
     except KeyboardInterrupt:
-        model.reset()  # interrupted mid-step: the GPU's state cannot be trusted
+        model.reset()  # NumPy may have been interrupted in the middle of a step
         reply.finish_reason = "cancelled"
 
 

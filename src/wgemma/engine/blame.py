@@ -1,7 +1,5 @@
 """Finds where NaN or Inf came from: reruns the layers, one more each time, until a result is not finite."""
 
-import struct
-
 from wgemma.engine.programs import depth_of
 from wgemma.engine.runner import Runner
 from wgemma.engine.sequence import TokenSequence
@@ -9,15 +7,16 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.passes import Pass
 
 
-async def damaged(runner: Runner, sequence: TokenSequence, position: int) -> str:
-    """A sentence that names the first layer with a bad result at this position."""
-    engine, lows = runner.engine, runner.engine.at_work(sequence.adapter)
-    (token,) = struct.unpack("<I", await engine.device.read(runner.history, 4 * position, 4))
-    await runner.put_rows([token], position, 1)
+async def damaged(runner: Runner, sequence: TokenSequence, token: int) -> str:
+    """A sentence that names the first layer with a bad result for the token that follows the sequence."""
+    engine, lows, position = runner.engine, runner.engine.at_work(sequence.adapter), len(sequence.ids)
+    engine.weigh(sequence.adapter)
+    await runner.put_rows(sequence, [token], position, 1)
+    rows, arena = runner.prompt, runner.paging.arena
     names = ["the embedding", *(f"layer {i}" for i in range(len(engine.weights.layers)))]
     for count, name in enumerate(names):
         tape = Tape(engine.device, "blame")
-        passing = Pass(tape, 1, runner.rows.buffer, runner.cache, depth_of(position + 1), lows)
+        passing = Pass(tape, 1, rows.buffer, rows.tables, arena, depth_of(position + 1), lows)
         stream = engine.decoder.record(passing, layers=count)
         tape.program().replay()
         parts = [await engine.device.read(b, 0, 4 * engine.config.width) for b in (stream.h, stream.pending)]

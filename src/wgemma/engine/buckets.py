@@ -10,7 +10,7 @@ from wgemma.errors import SettingsError
 
 FEW_ROWS = (1, 2, 4, 8)
 FEW_PASSES = 3  # three 8-row passes cost no more than one 32-row tile, on an H200 and on llvmpipe alike
-TILES = (32, 128, 512)
+TILES = (32, 128, 256, 512)
 
 
 def share(waiting: int, images: Sequence[tuple[int, int]], chunk: int, most: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Turns the token ids of a continued text into pieces, one per token, cut at stop strings. Knows no chats."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -18,10 +18,14 @@ class Piece:
     id: int
     text: str
     logprobs: list[TokenLogprob] = field(default_factory=list)  # its own, if asked for
+    index: int = 0  # which of `n` alternatives it belongs to
 
 
-async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> AsyncGenerator[Piece | Ending, None]:
-    """The text after the request's ids, token by token, and how it ended."""
+async def pieces(
+    backend: Backend, tokenizer: Tokenizer, request: Request, keep: Callable[[list[int]], None] = lambda ids: None
+) -> AsyncGenerator[Piece | Ending, None]:
+    """The text after the request's ids, token by token, and how it ended. `keep` is told the ids that are computed in
+    the end."""
     if request.max_tokens == 0:
         yield await scored(backend, tokenizer, request)
         return
@@ -29,24 +33,30 @@ async def pieces(backend: Backend, tokenizer: Tokenizer, request: Request) -> As
     reason: FinishReason = "length"
     measure = Measure(request)
     held: Piece | None = None  # a token whose text is incomplete waits for the next one
-    async with aclosing(backend.generate(measure.request)) as tokens:
-        async for token in tokens:
-            measure.came()
-            if token.id in tokenizer.stop_ids:
-                reason = "stop"
-                break
-            measure.kept()
-            if held:
-                yield held
-            piece = Piece(token.id, stops.feed(decoder.push(token.id)), spelled(tokenizer, token.logprobs))
-            held = piece if decoder.pending or stops.pending else None
-            if held is None:
-                yield piece
-            if stops.found:
-                reason = "stop"
-                break
-            if request.cancelled():
-                break
+    generated: list[int] = []
+    request = replace(measure.request, ends=tokenizer.stop_ids)
+    try:
+        async with aclosing(backend.generate(request)) as tokens:
+            async for token in tokens:
+                measure.came()
+                if token.id in tokenizer.stop_ids:
+                    reason = "stop"
+                    break
+                measure.kept()
+                generated.append(token.id)
+                if held:
+                    yield held
+                piece = Piece(token.id, stops.feed(decoder.push(token.id)), spelled(tokenizer, token.logprobs))
+                held = piece if decoder.pending or stops.pending else None
+                if held is None:
+                    yield piece
+                if stops.found:
+                    reason = "stop"
+                    break
+                if request.cancelled():
+                    break
+    finally:
+        keep([*request.ids, *generated][:-1])
     if held:
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():

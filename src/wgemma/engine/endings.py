@@ -99,7 +99,7 @@ async def scored(backend: Backend, tokenizer: Tokenizer, request: Request) -> En
         return Ending(reason, measure.usage())
     found: list[TokenLogprob] = []
     following, rows = iter(ids[1:]), 0
-    async with aclosing(backend.logits(ids, (), request.adapter)) as parts:
+    async with backend.turn(), aclosing(backend.logits(ids, (), request.adapter)) as parts:
         async for part in parts:
             rows += len(part) // (4 * backend.vocab)
             measure.request.progress(PromptProgress("prompt", rows, len(ids)))

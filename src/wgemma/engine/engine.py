@@ -77,7 +77,7 @@ class Engine:
         rounds = precision == "fast" and rounds_many(self.device)
         try:
             self.scratch = SharedActivations(part, self.weights, rows, step, z=z, rounds=rounds)
-            matmuls = matmuls_for(self.device, self.config.eps, precision)
+            matmuls = matmuls_for(self.device, self.config.eps, precision, middle=self.options.middle)
             self.decoder = Decoder(part, self.weights, matmuls, self.scratch)
         except BaseException:
             part.free()

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -9,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.engine.adapting import BARE, Adapters, Setting
-from wgemma.engine.generation import Token
 from wgemma.engine.options import Options, context_of
-from wgemma.engine.request import PromptProgress, Request
+from wgemma.engine.request import PromptProgress, Request, Token
 from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.saved import Kept
 from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.soft import common_start, outside, runs
 from wgemma.engine.towers import Towers
+from wgemma.engine.turns import Turns
 from wgemma.errors import BadLogits, DeviceError, SessionError
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
@@ -64,6 +66,7 @@ class ReferenceBackend:
     """Keeps one sequence; a prompt that continues it computes only the new tokens."""
 
     name = "NumPy (reference)"
+    slots = 1
 
     def __init__(self, gguf: Gguf, options: Options, towers: ReferenceTowers) -> None:
         self._model = Reference(gguf)
@@ -71,7 +74,7 @@ class ReferenceBackend:
         self.towers = towers
         self.senses: Senses[Floats] = Senses(towers, self._model.config.width)
         self.adapters = Adapters()
-        self.reused = 0
+        self._busy = False
         self._ids: list[int] = []
         self._adapter = BARE
 
@@ -82,7 +85,7 @@ class ReferenceBackend:
     def _use(self, setting: Setting) -> None:
         """Switches to these adapters; forgets what was computed with others."""
         if setting.key != self._adapter.key:
-            self.reset()
+            self._forget()
         self._adapter = setting
         self._model.scales = setting.by_name()
 
@@ -97,16 +100,36 @@ class ReferenceBackend:
         )
 
     async def rebuild(self) -> None:
-        self.reset()
+        self._forget()
+
+    def attach(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return self._turns.take()
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy
 
     async def generate(self, request: Request) -> AsyncGenerator[Token, None]:
+        """One generation at a time, and between its tokens nothing at all."""
+        async with self._turns.take(), aclosing(self._generate(request)) as tokens:
+            self._busy = True
+            try:
+                async for token in tokens:
+                    with self._turns.paused():
+                        yield token
+            finally:
+                self._busy = False
+
+    async def _generate(self, request: Request) -> AsyncGenerator[Token, None]:
         ids, sampling = request.ids, request.sampling
         self._use(request.adapter)
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
         # An image whose rows see each other can only be reused as a whole.
         images = [*runs(self._ids), *runs(ids)] if self._model.config.image_attention == "both" else []
         common = outside(common_start(self._ids, ids[:-1]), images)
-        self.reused = common
         self._model.rewind(common)
         del self._ids[common:]
         past, total = list(ids), len(ids) - common
@@ -178,7 +201,7 @@ class ReferenceBackend:
     ) -> AsyncGenerator[bytes, None]:
         self._use(adapter)
         check_ids(ids, self._model.config.vocab_size, self.context, self.senses)
-        self.reset()
+        self._forget()
         embeddings, spans = await self._soft(ids)
         yield self._model.logits(list(ids), embeddings=embeddings, spans=spans).astype(np.float32).tobytes()
 
@@ -190,14 +213,26 @@ class ReferenceBackend:
         self._model.logits(list(ids), embeddings=embeddings, spans=spans, keep=kept)
         yield kept["output"].astype(np.float32).tobytes()
 
+    async def hidden_of(
+        self, texts: Sequence[Sequence[int]], adapter: Setting = BARE
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
+        for number, ids in enumerate(texts):
+            async for part in self.hidden(ids, adapter):
+                yield number, part
+
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Floats]]]:
         return await self.senses.place(contents)
 
     def weigh(self, content: Content) -> int:
         return self.senses.weigh(content)
 
+    def let_go(self, placed: Sequence[Sequence[Medium[Any]]]) -> None:
+        self.senses.let_go(placed)
+
     async def encode(self, content: Content) -> bytes:
-        encoded = [await self.senses.rows(medium.first) for medium in await self.senses.take(content)]
+        media = await self.senses.take(content)
+        encoded = [await self.senses.rows(medium.first) for medium in media]
+        self.senses.let_go([media])
         return b"".join(rows.astype(np.float32).tobytes() for rows, _ in encoded)
 
     async def samples(self, source: Any) -> "array[float]":
@@ -209,15 +244,18 @@ class ReferenceBackend:
     def release_towers(self) -> None:
         self.towers.release()
 
-    def reset(self) -> None:
+    async def reset(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._model.rewind(0)
         self._ids.clear()
 
-    async def save(self, path: str | PathLike[str]) -> None:
+    async def save(self, kept: Kept, path: str | PathLike[str]) -> None:
         raise SessionError("the reference device does not save sessions.")
 
-    async def restore(self, path: str | PathLike[str]) -> None:
+    async def restore(self, path: str | PathLike[str]) -> Kept:
         raise SessionError("the reference device does not restore sessions.")
 
     def close(self) -> None:
-        self.reset()
+        self._forget()

@@ -11,6 +11,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.gpu.device import Device
 from wgemma.gpu.ledger import Ledger
 from wgemma.model.config import Config, find_tensors
+from wgemma.model.rows import pages_of
 from wgemma.model.text import TABLE
 
 SMALL_TABLE = 64 << 20  # bytes we assume any GPU has room for
@@ -46,10 +47,10 @@ async def plan(device: Device, gguf: Gguf, config: Config, options: Options, *, 
     ledger = Ledger(device, plans=True)
     engine = await Engine.load(ledger, gguf, config, options, table_on_gpu=table_on_gpu)
     loaded = ledger.nbytes
-    cache = Runner(engine).cache
-    first = sum(size for _, size in cache.pieces(cache.capacity))
+    arena = Runner(engine).paging.arena
+    first = arena.nbytes
     others = ledger.nbytes - loaded - first
-    cache.grow(engine.context)
+    whole = pages_of(engine.context) - arena.pages[False]
     table, inputs = 0, engine.weights.inputs
     if inputs is not None:
         table = sum(part.buffer.size for part in inputs.table.parts) if inputs.table else inputs.tensor.nbytes
@@ -58,7 +59,7 @@ async def plan(device: Device, gguf: Gguf, config: Config, options: Options, *, 
         table=table,
         table_on_gpu=table_on_gpu and table > 0,
         first_kv=first,
-        kv=sum(size for _, size in cache.pieces(cache.capacity)),
+        kv=first + max(whole, 0) * arena.costs[False],
         activations=loaded - engine.weight_bytes + others,
         context=engine.context,
         reads=bytes_to_read(config, gguf.tensors, table_on_gpu=table_on_gpu),

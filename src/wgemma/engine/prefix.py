@@ -4,7 +4,7 @@ Replies keep their original ids: tokenising their text again may give different 
 difference would have to be recomputed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
 from wgemma.text.template import Segment
@@ -16,8 +16,11 @@ REMEMBERED = 256
 class Replies:
     """The ids of replies, by their text."""
 
-    def __init__(self) -> None:
-        self._ids: dict[str, list[int]] = {}
+    def __init__(self, ids: Mapping[str, list[int]] | None = None) -> None:
+        self._ids: dict[str, list[int]] = dict(ids or {})
+
+    def copy(self) -> "Replies":
+        return Replies(self._ids)
 
     def remember(self, text: str, ids: Sequence[int]) -> None:
         if text and ids:

@@ -3,83 +3,102 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
-from wgemma.engine.adapting import Setting
 from wgemma.engine.engine import Engine
-from wgemma.engine.sampling import Recipe, Sampler
+from wgemma.engine.sampling import Recipe
+from wgemma.engine.slots import Slots
 from wgemma.gpu.device import Buffer, Program
 from wgemma.gpu.tape import Tape
-from wgemma.model.cache import Cache
+from wgemma.model.adapters import Lows
+from wgemma.model.cache import Arena, PackedCache
 from wgemma.model.passes import Pass
+from wgemma.model.rows import RowBuffer
 
 FIRST_DEPTH = 256
 
-# How a pass ends: by sampling a token after each row, with the logits of all rows, settled before them, or with its
-# keys and values.
-Finish: TypeAlias = Recipe | Literal["logits", "settled"] | None
+# How a pass ends: by sampling a token for each row, with the logits of all rows, settled before them, or with its keys
+# and values. "packed": its rows are whole sequences, and it ends settled.
+Finish: TypeAlias = Recipe | Literal["logits", "settled", "packed"] | None
 
 
 class Shape(NamedTuple):
-    """The key of a recording."""
+    """The key of a recording. Its rows belong to one sequence, or if it samples each to its own."""
 
     rows: int
     depth: int
     finish: Finish
     adapted: int  # which adapters it records; 0: none
-    state: tuple[int, int]  # cache segments and scratch rows; growth invalidates earlier recordings
+    by_row: bool  # each row has its own setting of them
+    state: tuple[int, int, int]  # arena, scratch rows and slots; growth invalidates earlier recordings
 
 
 class Programs:
-    """Records passes over one cache; `rows` lists a pass's tokens."""
+    """Records passes over one arena: of a prompt, whose tokens `prompt` lists, and of all slots."""
 
     def __init__(
-        self, engine: Engine, rows: Buffer, cache: Cache, sampler: Sampler, logits: Callable[[], Buffer]
+        self,
+        engine: Engine,
+        prompt: RowBuffer,
+        arena: Arena,
+        slots: Slots,
+        logits: Callable[[], Buffer],
+        packed: Callable[[], PackedCache],
     ) -> None:
         self.engine = engine
-        self.rows = rows
-        self.cache = cache
-        self.sampler = sampler
+        self.prompt = prompt
+        self.arena = arena
+        self.slots = slots
         self.logits = logits  # where the logits of all rows go
+        self.packed = packed  # where the keys and values of whole sequences go
         self.recorded: dict[Shape, tuple[Tape, Program]] = {}
 
-    async def get(self, rows: int, end: int, finish: Finish, adapter: Setting) -> Program:
-        """A pass of `rows` rows over a history of `end` positions."""
-        engine, lows = self.engine, self.engine.at_work(adapter)
-        engine.weigh(adapter)
-        state = sum(len(segments) for segments in self.cache.segments.values()), engine.scratch.rows
-        shape = Shape(rows, depth_of(end), finish, engine.adapted if lows else 0, state)
+    def shape(self, rows: int, end: int, finish: Finish, lows: Lows | None) -> Shape:
+        """That of a pass of `rows` rows over a history of up to `end` positions."""
+        state = self.arena.version, self.engine.scratch.rows, self.slots.count
+        adapted = self.engine.adapted if lows else 0
+        return Shape(rows, depth_of(end), finish, adapted, bool(lows and lows.rows), state)
+
+    async def get(self, rows: int, end: int, finish: Finish, lows: Lows | None) -> Program:
+        """A pass of `rows` rows over a history of up to `end` positions."""
+        engine, shape = self.engine, self.shape(rows, end, finish, lows)
         if shape not in self.recorded:
-            self._forget_useless(state)
+            self._forget_useless(shape.state)
             tape = Tape(engine.device, f"{rows} rows at {shape.depth}")
-            self._record(Pass(tape, rows, self.rows, self.cache, shape.depth, lows), finish)
+            self._record(tape, shape, lows)
             program = tape.program()
             await engine.device.confirm()
             self.recorded[shape] = tape, program
         return self.recorded[shape][1]
 
-    def _record(self, passing: Pass, finish: Finish) -> None:
-        decoder = self.engine.decoder
+    def _record(self, tape: Tape, shape: Shape, lows: Lows | None) -> None:
+        decoder, finish = self.engine.decoder, shape.finish
+        source = self.slots.rows if isinstance(finish, Recipe) else self.prompt
+        passing = Pass(tape, shape.rows, source.buffer, source.tables, self.arena, shape.depth, lows)
+        if finish == "packed":
+            passing = Pass(tape, shape.rows, source.buffer, None, self.packed(), shape.rows, lows)
         if finish is None:
             decoder.fill(passing)
             return
         stream = decoder.record(passing)
         if finish == "logits":
             decoder.head(passing, stream, self.logits())
-        elif finish == "settled":
+        elif finish == "settled" or finish == "packed":
             decoder.settle(passing, stream)
         else:
-            decoder.head(passing, stream, self.sampler.logits, self.sampler.stride)
-            self.sampler.record(passing.tape, finish, passing.depth, passing.rows)
+            sampler = self.slots.sampler
+            sampler.history = self.arena.history  # growing replaces it
+            decoder.head(passing, stream, sampler.logits, sampler.stride)
+            sampler.record(tape, finish, shape.depth, shape.rows)
 
-    def _forget_useless(self, state: tuple[int, int]) -> None:
+    def _forget_useless(self, state: tuple[int, int, int]) -> None:
         useful = (0, self.engine.adapted)
         for old in [shape for shape in self.recorded if shape.state != state or shape.adapted not in useful]:
             self.recorded.pop(old)[0].free()
 
-    def decoding(self, positions: int, adapter: Setting) -> tuple[Tape, Program]:
+    def decoding(self, positions: int, *, adapted: bool) -> tuple[Tape, Program]:
         """The recorded step that decodes one token after this many positions, for benchmarks."""
-        adapted = self.engine.adapted if adapter.scales else 0
+        wanted = self.engine.adapted if adapted else 0
         steps = [shape for shape in self.recorded if shape.rows == 1 and isinstance(shape.finish, Recipe)]
-        deep = [shape for shape in steps if shape.depth >= positions and shape.adapted == adapted]
+        deep = [shape for shape in steps if shape.depth >= positions and shape.adapted == wanted]
         return self.recorded[min(deep, key=lambda shape: shape.depth)]
 
     def free(self) -> None:

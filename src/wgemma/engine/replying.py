@@ -2,16 +2,15 @@
 remembers the reply's ids.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from wgemma.engine.backend import Backend
 from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, Usage, scored, spelled
-from wgemma.engine.generation import Token
 from wgemma.engine.prefix import Replies, marks
-from wgemma.engine.request import Request
+from wgemma.engine.request import Request, Token
 from wgemma.engine.stops import StopStrings
 from wgemma.text.reply import ReplyParser, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
@@ -27,10 +26,12 @@ class Part:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens that ended up here
+    index: int = 0  # which of `n` alternatives it belongs to
 
 
 class Reply:
-    """A model's reply to one prompt, remembered in `replies`. `dropped` messages were left out of the prompt."""
+    """A model's reply to one prompt, remembered in `replies`. `dropped` messages were left out of the prompt. `keep`
+    is told the ids that are computed in the end."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Reply:
         parser: ReplyParser,
         request: Request,
         dropped: int = 0,
+        keep: Callable[[list[int]], None] = lambda ids: None,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
@@ -47,6 +49,7 @@ class Reply:
         self.parser = parser
         self.request = request
         self.dropped = dropped
+        self.keep = keep
         self.in_thought = request.in_thought
         self.stops = StopStrings(request.stops)
         self.decoder = tokenizer.stream(keep=MARKUP)
@@ -64,7 +67,9 @@ class Reply:
             yield _last(ending)
             return
         ids, limit = list(self.request.ids), self.request.max_tokens
-        request, reason = replace(self.measure.request, marks=marks(self.tokenizer, ids)), ""
+        places = [*self.request.marks, *marks(self.tokenizer, ids)]
+        request = replace(self.measure.request, marks=places, ends=self.tokenizer.stop_ids)
+        reason = ""
         try:
             while not reason:
                 room = limit - len(self.generated)
@@ -90,6 +95,7 @@ class Reply:
                 yield part
         finally:
             self._remember()
+            self.keep([*ids, *self.generated][:-1])
         ended: Any = "tool" if self.called else reason
         ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped))
         yield ending

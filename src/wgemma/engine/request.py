@@ -1,6 +1,6 @@
 """One generation request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -43,15 +43,24 @@ def unheard(progress: PromptProgress) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token; `logprobs` are (token, log-probability) pairs: its own, then the most likely ones."""
+
+    id: int
+    logprobs: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """At most `max_tokens` tokens after `ids`. The next prompt is likely to diverge at one of `marks`;
-    `thinking_budget` limits the tokens of a thought, which is open from the start if `in_thought`."""
+    """At most `max_tokens` tokens after `ids`; one of `ends` is the last. The next prompt is likely to diverge at one
+    of `marks`; `thinking_budget` limits the tokens of a thought, which is open from the start if `in_thought`."""
 
     ids: Sequence[int]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     adapter: Setting = BARE
     marks: Sequence[int] = ()
+    ends: Collection[int] = ()
     stops: Sequence[str] = ()
     in_thought: bool = False
     thinking_budget: int | None = None

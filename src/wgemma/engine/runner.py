@@ -1,39 +1,41 @@
-"""Runs sequences on a model: uploads rows, fills the KV cache, replays passes.
-
-The cache holds one sequence at a time; the previous one is parked and restored when needed. Rewinding is free as far as
-the rings of the sliding layers reach, and goes further with a checkpoint of them.
-"""
+"""Runs sequences on a model: uploads rows and page tables, replays passes, reads prompts."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from wgemma.checks import shown
+from wgemma.engine.adapting import Setting
 from wgemma.engine.buckets import TILES, share
 from wgemma.engine.engine import Engine
+from wgemma.engine.paging import Paging
 from wgemma.engine.programs import Finish, Programs
-from wgemma.engine.request import Cancelled, Hear, PromptProgress, unheard
-from wgemma.engine.sampling import Sampler
+from wgemma.engine.request import PromptProgress
 from wgemma.engine.senses import Senses
 from wgemma.engine.sequence import TokenSequence
-from wgemma.engine.snapshot import Snapshot
-from wgemma.engine.soft import common_start, outside, runs
-from wgemma.errors import ContextOverflow, OutOfMemory, SessionError, SettingsError
+from wgemma.engine.slots import Slots, put_tables
+from wgemma.engine.soft import outside, runs
+from wgemma.errors import ContextOverflow, SessionError, SettingsError
 from wgemma.gpu.device import Buffer
-from wgemma.model.cache import Cache
-from wgemma.model.passes import PAD, SOFT, Row
-from wgemma.model.rows import PAGE, RowBuffer, pages_of
+from wgemma.model.adapters import Lows
+from wgemma.model.cache import PackedCache
+from wgemma.model.passes import PAD, SOFT
+from wgemma.model.rows import PAGE, Row, RowBuffer
 from wgemma.model.tower import Step
-from wgemma.sync import breathe
 
-LEAST_FOR_CHECKPOINTS = 64 << 20  # bytes; or a tenth of the weights, if that is more
 SHORT = 128  # rows of a prompt per pass on a software adapter, so that it can be stopped soon
 MANY_LOGITS = 64 << 20  # bytes of logits on the GPU at once
 
+Watch: TypeAlias = Callable[[PromptProgress], Awaitable[None]]
+
+
+async def unwatched(progress: PromptProgress) -> None:
+    """Nobody follows how an image or a sound is encoded."""
+
 
 class Runner:
-    """A model's rows, cache, sampler and recorded passes. `senses` provide the soft rows."""
+    """A model's pages, slots and recorded passes. `senses` provide the soft rows."""
 
     def __init__(self, engine: Engine, senses: Senses[Buffer] | None = None) -> None:
         self.engine = engine
@@ -41,145 +43,91 @@ class Runner:
         self.senses = senses
         self.ledger = engine.ledger.part()
         self.stopped = False  # another thread closes the model: the next pass is refused
-        self.resident: TokenSequence | None = None  # the sequence in the cache
-        options, context = engine.options, engine.context
+        context = engine.context
         try:
-            self.rows = RowBuffer(self.ledger, engine.most_rows, context, several=False, label="rows")
-            self.history = self.ledger.buffer(4 * PAGE * pages_of(context), "history")
-            self.sampler = Sampler(self.ledger, engine.config, self.rows, self.history, slots=1)
-            self.cache = Cache(self.ledger, engine.config, kv=options.kv, chunk=engine.most_rows, context=context)
+            self.paging = Paging.of(self.ledger, engine)
+            self.prompt = RowBuffer(self.ledger, engine.most_rows, context, several=False, label="rows of a prompt")
+            self.slots = Slots(self.ledger, engine.config, self.paging, 1, context)
         except BaseException:
             self.ledger.free()
             raise
-        if not self.ledger.plans:  # every position lies in its own place
-            self.rows.put_pages(0, 0, range(pages_of(context)), sliding=False)
-        self.programs = Programs(engine, self.rows.buffer, self.cache, self.sampler, self.all_logits)
-        self.pass_rows = min(options.chunk, SHORT) if self.device.compact else options.chunk
+        self.programs = Programs(engine, self.prompt, self.paging.arena, self.slots, self.all_logits, self.packed)
+        self.pass_rows = min(engine.options.chunk, SHORT) if self.device.compact else engine.options.chunk
         self._all_logits: Buffer | None = None
+        self._packed: PackedCache | None = None
 
-    # -- switching sequences
-
-    async def enter(self, sequence: TokenSequence) -> None:
-        """Brings a sequence into the cache; the previous one is parked, or forgotten if memory is short."""
-        if self.resident is sequence:
-            return
-        left = self.resident
-        if left is not None and left.ids:
-            try:
-                left.parked = await self._snapshot(left)
-            except OutOfMemory:
-                left.reset()
-        self.resident = None  # only now: if this was interrupted before, the cache is still the other's
-        if sequence.parked is not None:
-            await self.cache.make_room(len(sequence.ids))
-            sequence.parked.put_back(self.cache)
-            sequence.parked.free()
-            sequence.parked = None
-        self.resident = sequence
-        self.put_history(sequence.ids, 0)
-
-    async def fork(self, sequence: TokenSequence) -> TokenSequence:
-        """An independent copy of a sequence."""
-        await self.enter(sequence)
-        twin = TokenSequence(list(sequence.ids), sequence.written, sequence.adapter)
-        twin.parked = await self._snapshot(sequence)
-        return twin
-
-    async def _snapshot(self, sequence: TokenSequence) -> Snapshot:
-        return await Snapshot.take(self.ledger, self.cache, len(sequence.ids), sequence.written)
-
-    # -- rewinding
-
-    def rewind(self, sequence: TokenSequence, position: int) -> int:
-        """Rewinds to `position` tokens, or as close below it as rings and checkpoints allow; returns where."""
-        window = self.engine.config.window
-        position, checkpoint = sequence.reach_back(position, self.cache.ring - window if window else None)
-        if checkpoint is not None:
-            checkpoint.put_back(self.cache)
-            sequence.written = checkpoint.written
-        elif position == 0:
-            sequence.written = 0
-        sequence.cut(position)
-        return position
-
-    async def checkpoint(self, sequence: TokenSequence) -> None:
-        """Saves a copy of the rings, within the budget: the oldest checkpoint except the first is evicted. Does nothing
-        if memory is short."""
-        size, kept = sum(size for _, size in self.cache.pieces(0)), sequence.checkpoints
-        budget = max(LEAST_FOR_CHECKPOINTS, self.engine.weight_bytes // 10)
-        if not 0 < size <= budget or len(sequence.ids) in kept:
-            return
-        while kept and size * (len(kept) + 1) > budget:
-            sequence.drop_checkpoints(list(kept)[min(1, len(kept) - 1) :][:1])
+    async def widen(self, count: int) -> None:
+        """Makes room for `count` sequences at the same time, which must all be put into their slots again."""
+        wider = Slots(self.ledger, self.engine.config, self.paging, count, self.engine.context)
         try:
-            taken = await Snapshot.take(self.ledger, self.cache, 0, sequence.written)
-        except OutOfMemory:
-            return
-        kept[len(sequence.ids)] = taken
+            await self.engine.make_settings(count)
+            await self.device.confirm()
+        except BaseException:
+            wider.free()
+            raise
+        self.slots.free()
+        self.slots = self.programs.slots = wider
 
-    # -- computing
+    # -- prompts
 
     async def prefill(
         self,
         sequence: TokenSequence,
         ids: Sequence[int],
         marks: Sequence[int] = (),
-        cancelled: Callable[[], bool] = lambda: False,
-        hear: Hear = unheard,
-    ) -> bool:
-        """Computes all `ids` but the last; takes checkpoints at `marks`. Returns False if it was cancelled; what was
-        computed stays. `hear` is told how far the GPU is, except for the last token."""
-        check_ids(ids, self.engine.config.vocab_size, self.engine.context, self.senses)
-        await self.enter(sequence)
-        images = self.images(ids)
-        common = outside(common_start(sequence.ids, ids[:-1]), [*self.images(sequence.ids), *images])
-        position = sequence.reused = self.rewind(sequence, common)
+        most: Callable[[], int] | None = None,
+        watch: Watch = unwatched,
+    ) -> AsyncGenerator[PromptProgress, None]:
+        """Computes all `ids` but the last after those that are there, in passes of up to `most` rows; after each it
+        yields how far the GPU is. Others can resume at `marks`. Raises what `watch` raises."""
+        images, media = self.images(ids), list(runs(ids))
         kept = {outside(min(mark, len(ids) - 1), images) for mark in marks}
-        start, media = position, list(runs(ids))
-        hear(PromptProgress("prompt", 0, len(ids) - start))
+        position = start = done = len(sequence.ids)
         for stop in sorted({mark for mark in kept if mark > position} | {len(ids) - 1}):
             while position < stop:
-                if cancelled():
-                    return False
-                count, _ = self.share(ids[position:stop], self.pass_rows)
-                try:
-                    await self._encode(ids, media, range(position, position + count), cancelled, hear)
-                except Cancelled:
-                    return False
+                count, bucket = self.share(ids[position:stop], most() if most else self.pass_rows)
+                await self._encode(ids, media, range(position, position + count), watch)
+                for prepare in (self._reach, self._record):  # either may take time: others go on in between
+                    if await prepare(sequence, bucket, position + count):
+                        yield PromptProgress("prompt", done - start, len(ids) - start)
                 done, position = position, position + await self.chunk(sequence, ids[position : position + count])
                 self.engine.expect_rows(ids[position : position + self.engine.most_rows])
                 await self.device.pace()  # the pass before this one is done
-                hear(PromptProgress("prompt", done - start, len(ids) - start))
-                await breathe()
+                yield PromptProgress("prompt", done - start, len(ids) - start)
             if stop in kept:
-                await self.checkpoint(sequence)
-        return not cancelled()
+                self.paging.mark(sequence)
+        self.paging.mark(sequence)  # the same prompt may come again
 
-    async def _encode(
-        self,
-        ids: Sequence[int],
-        media: Sequence[tuple[int, int]],
-        rows: range,
-        cancelled: Callable[[], bool],
-        hear: Hear,
-    ) -> None:
-        """Encodes the `media` of `ids` among the next `rows`; raises `Cancelled`."""
+    async def _reach(self, sequence: TokenSequence, bucket: int, end: int) -> bool:
+        """Makes room for a pass of a prompt; returns whether memory grew, so that passes have to be recorded again."""
+        before = self.programs.shape(bucket, end, None, None)
+        await self.engine.make_room(bucket)
+        await self.paging.reach(sequence, end)
+        return self.programs.shape(bucket, end, None, None) != before
+
+    async def _record(self, sequence: TokenSequence, bucket: int, end: int) -> bool:
+        """Records the pass of a prompt; returns False if that was done before."""
+        lows = self.engine.at_work(sequence.adapter)
+        known = self.programs.shape(bucket, end, None, lows) in self.programs.recorded
+        if not known:
+            await self.programs.get(bucket, end, None, lows)
+        return not known
+
+    async def _encode(self, ids: Sequence[int], media: Sequence[tuple[int, int]], rows: range, watch: Watch) -> None:
+        """Encodes the `media` of `ids` among the next `rows`."""
         for start, _ in (span for span in media if span[0] < rows.stop and rows.start < span[1]):
             assert self.senses is not None
             image = self.senses.is_image(ids[start])
             alike = [begin for begin, _ in media if self.senses.is_image(ids[begin]) == image]
             begun = PromptProgress("image" if image else "audio", 0, 0, alike.index(start) + 1, len(alike))
-            await self.senses.rows(ids[start], self._step(begun, cancelled, hear))
+            await self.senses.rows(ids[start], self._step(begun, watch))
 
-    def _step(self, begun: PromptProgress, cancelled: Callable[[], bool], hear: Hear) -> Step:
+    def _step(self, begun: PromptProgress, watch: Watch) -> Step:
         """Follows the encoding of one image or sound."""
 
         async def step(part: int, parts: int) -> None:
             await self.device.pace()
-            hear(replace(begun, done=max(part - 1, 0), total=parts))
-            await breathe()
-            if cancelled():
-                raise Cancelled
+            await watch(replace(begun, done=max(part - 1, 0), total=parts))
 
         return step
 
@@ -190,26 +138,55 @@ class Runner:
         tokens = ids[:count]
         await self.engine.make_room(bucket)
         await self._put_soft(tokens)
-        await self.advance(sequence, position + count)
-        await self.put_rows(tokens, position, bucket)
-        (await self.programs.get(bucket, position + count, finish, sequence.adapter)).replay()
+        self.check()
+        await self.paging.reach(sequence, position + count)
+        await self.put_rows(sequence, tokens, position, bucket)
+        lows = self.engine.at_work(sequence.adapter)
+        self.engine.weigh(sequence.adapter)
+        (await self.programs.get(bucket, position + count, finish, lows)).replay()
         sequence.ids.extend(tokens)
+        self.paging.settle(sequence)
         return count
 
-    async def advance(self, sequence: TokenSequence, end: int) -> None:
-        """Grows the cache to `end` positions, which are written next. Every pass begins with this."""
+    async def whole(self, texts: Sequence[Sequence[int]], bucket: int, adapter: Setting) -> None:
+        """Computes whole sequences in one pass of `bucket` rows, one after another; nothing but the settled rows is
+        kept of them."""
+        await self.engine.make_room(bucket)
+        self.check()
+        rows = [Row(1, i, token, i) for ids in texts for i, token in enumerate(ids)]
+        self.prompt.put_rows(rows + [Row(0, 0)] * (bucket - len(rows)))
+        if self.engine.fetches_rows:
+            await self.engine.fetch_rows([row.token for row in rows])
+        self.engine.weigh(adapter)
+        (await self.programs.get(bucket, bucket, "packed", self.engine.at_work(adapter))).replay()
+
+    def packed(self) -> PackedCache:
+        """The keys and values of a pass of whole sequences, allocated on first use."""
+        if self._packed is None:
+            rows = self.engine.options.chunk
+            self._packed = PackedCache(self.ledger, self.engine.config, rows, checkpointing=True)
+        return self._packed
+
+    def weigh(self, settings: Mapping[int, Setting], rows: int) -> Lows | None:
+        """Sets the adapters of the slots for a step of `rows` rows; returns those it records."""
+        if rows == 1:
+            self.engine.weigh(settings[0])
+            return self.engine.at_work(settings[0])
+        self.engine.weigh_rows(settings)
+        return self.engine.at_work_by_row(settings.values())
+
+    def check(self) -> None:
+        """Every pass begins with this."""
         if self.stopped:
             raise SessionError("this model was closed in the middle of a call.")
-        await self.cache.make_room(end)
-        sequence.written = max(sequence.written, end)
 
     def share(self, ids: Sequence[int], most: int | None = None) -> tuple[int, int]:
         """How many of the waiting rows the next pass takes, and its bucket; `most` holds unless an image needs more."""
         chunk = min(most or self.engine.options.chunk, self.engine.options.chunk)
         return share(len(ids), self.images(ids), chunk, self.engine.most_rows)
 
-    async def put_rows(self, tokens: Sequence[int], position: int, bucket: int) -> None:
-        """Uploads the next pass's tokens."""
+    async def put_rows(self, sequence: TokenSequence, tokens: Sequence[int], position: int, bucket: int) -> None:
+        """Uploads the tokens of the next pass of a prompt, and where its sequence lies."""
         config = self.engine.config
         rows: list[tuple[int, int, int, int]] = [
             (1, position + i, token, position + i) for i, token in enumerate(tokens)
@@ -219,16 +196,22 @@ class Runner:
             reach = start + (config.window or 0) if not config.image_windowed else end  # later rows see less
             for i in range(start, end):
                 rows[i] = Row(1 + max(i + 1 - reach, 0), position + i, tokens[i], position + end - 1)
-        self.rows.put_rows(rows)
-        self.put_history(tokens, position)
+        self.prompt.put_rows(rows)
+        put_tables(self.prompt, 0, sequence)
+        self.put_history(sequence, tokens, position)
         if self.engine.fetches_rows:
             await self.engine.fetch_rows(tokens)
 
-    def put_history(self, tokens: Sequence[int], position: int) -> None:
-        """Uploads the history for the penalties; soft rows count as PAD."""
-        known = (PAD if token >= SOFT else token for token in tokens)
-        if tokens:
-            self.device.write(self.history, 4 * position, struct.pack(f"<{len(tokens)}I", *known))
+    def put_history(self, sequence: TokenSequence, tokens: Sequence[int], position: int) -> None:
+        """Uploads the tokens for the penalties; soft rows count as PAD."""
+        known = [PAD if token >= SOFT else token for token in tokens]
+        at = 0
+        while at < len(known):
+            page, place = divmod(position + at, PAGE)
+            some = known[at : at + PAGE - place]
+            offset = 4 * (sequence.full[page] * PAGE + place)
+            self.device.write(self.paging.arena.history, offset, struct.pack(f"<{len(some)}I", *some))
+            at += len(some)
 
     async def _put_soft(self, tokens: Sequence[int]) -> None:
         for start, end in runs(tokens):
@@ -241,6 +224,8 @@ class Runner:
         if self.engine.config.image_attention != "both" or self.senses is None:
             return []
         return [(start, end) for start, end in runs(ids) if self.senses.is_image(ids[start])]
+
+    # -- logits of many rows
 
     @property
     def logit_rows(self) -> int:
@@ -256,7 +241,7 @@ class Runner:
         return self._all_logits
 
     def free(self) -> None:
-        """Frees everything, including the snapshots of every sequence."""
+        """Frees everything, including the pages of every sequence."""
         self.programs.free()
         self.ledger.free()
 

@@ -6,11 +6,12 @@ import struct
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 from wgemma.checks import number, shown, whole
 from wgemma.errors import SettingsError
-from wgemma.gpu.device import Binding, Buffer
+from wgemma.gpu.device import Binding, Buffer, Reading
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
@@ -91,6 +92,14 @@ class Sampling:
     def settled(self) -> "Sampling":
         """The same with a fixed seed, so that a restarted reply continues as it began."""
         return self if self.seed is not None else replace(self, seed=random.getrandbits(64))
+
+    def alternative(self, index: int) -> "Sampling":
+        """For the `index`-th of several answers: its seed is a hash of the seed and the index; the first has the seed
+        itself."""
+        if index == 0 or self.seed is None:
+            return self
+        digest = blake2b(f"{self.seed} {index}".encode(), digest_size=8).digest()
+        return replace(self, seed=int.from_bytes(digest, "little"))
 
     def biases(self, vocab: int) -> Mapping[int, float]:
         """`logit_bias`, which raises if a token is not in the vocabulary."""
@@ -239,6 +248,11 @@ class Sampler:
         if recipe.logprobs:
             tape.run("peaks", blocks, bindings, vocab, {"SUMS": True})
             tape.run("logprobs", [rows], bindings, vocab, threads)
+
+    def read(self, rows: int, *, logprobs: bool) -> tuple[Reading, Reading | None]:
+        """Asks for the results of the first `rows` slots, and for their log-probabilities."""
+        results = self.device.read_later(self.results, 0, RESULTS_BYTES * rows)
+        return results, self.device.read_later(self.report, 0, REPORT_BYTES * rows) if logprobs else None
 
 
 def outcome(data: bytes, slot: int, position: int) -> Outcome:

@@ -1,25 +1,29 @@
-"""Saves a sequence to a file, with its tokens and KV cache, so that a chat can continue where it stopped.
+"""Saves a sequence to a file, with its tokens and their keys and values, so that a chat can continue where it stopped.
 
-    8 bytes   magic "WGEMMAS1"
+    8 bytes   magic "WGEMMAS2"
     u32       length of the header
-    header    JSON: version, fingerprint of the model, kv, ring, context positions, ids, sizes of the pieces,
-              hashes of the images and sounds behind soft ids, and hashes and scales of the adapters
-    pieces    raw bytes: for every layer with its own cache its keys, then its values
+    header    JSON: fingerprint of the model, kv, ids, hashes of the images and sounds behind soft ids, and hashes and
+              scales of the adapters
+    pieces    raw bytes, position by position: for every full layer with a cache of its own its keys of all positions,
+              then its values; then the same for every sliding layer, of the last window alone
     32 bytes  SHA-256 of everything before
 
-A damaged or foreign file is refused as a whole: its header and sizes must fit the model before the pieces are read, and
-the hash must be right before they are used. The pieces are never in memory all at once.
+Positions come in whole pages; what lies behind the last token means nothing. A damaged or foreign file is refused as a
+whole: its header and size must fit the model before the pieces are read, and the hash must be right before they are
+used. The pieces are never in memory all at once.
 """
 
 import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from wgemma.engine.adapting import Setting, checked_scale
+from wgemma.engine.adapting import BARE, Setting, checked_scale
 from wgemma.engine.engine import Engine
+from wgemma.engine.paging import Paging
 from wgemma.engine.runner import Runner
 from wgemma.engine.sequence import TokenSequence
 from wgemma.errors import SessionError, SettingsError
@@ -27,15 +31,26 @@ from wgemma.files.json_text import parse_json
 from wgemma.files.paths import user_path
 from wgemma.files.reading import regular_file
 from wgemma.files.writing import replacing
+from wgemma.gpu.device import Buffer
+from wgemma.gpu.tape import Tape
 from wgemma.model.passes import SOFT
+from wgemma.model.rows import PAGE, pages_of
 
-MAGIC = b"WGEMMAS1"
+MAGIC = b"WGEMMAS2"
 STEP = 16 << 20  # bytes to read or write at a time
 _MAX_HEADER = 16 << 20
 _MAX_FILE = 1 << 40  # far above the cache of any model; the header says what a file must have
 _START, _END = struct.Struct("<8sI"), 32
 
 Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What there is to save of a chat: its tokens, and the adapters they were computed with."""
+
+    ids: Sequence[int] = ()
+    adapter: Setting = field(default=BARE)
 
 
 def fingerprint(engine: Engine) -> str:
@@ -47,12 +62,12 @@ def fingerprint(engine: Engine) -> str:
     return digest.hexdigest()
 
 
-async def save(runner: Runner, sequence: TokenSequence, path: Path) -> None:
-    """Writes the sequence; an existing file is replaced only once the new one is complete."""
+async def save(runner: Runner, kept: Kept, path: Path) -> None:
+    """Writes the tokens and their keys and values, computing what is missing; an existing file is replaced only once
+    the new one is complete."""
     target = user_path(path, SessionError)
-    await runner.enter(sequence)
-    pieces = runner.cache.pieces(len(sequence.ids))
-    header = json.dumps(_header(runner, sequence, [size for _, size in pieces])).encode()
+    header = json.dumps(_header(runner, kept)).encode()
+    sequence = await _computed(runner, kept)
     digest = hashlib.sha256()
     try:
         with replacing(target) as file:
@@ -62,55 +77,109 @@ async def save(runner: Runner, sequence: TokenSequence, path: Path) -> None:
                 file.write(data)
 
             put(_START.pack(MAGIC, len(header)) + header)
-            for buffer, size in pieces:
-                for at, count in _steps(size):
-                    put(await runner.device.read(buffer, at, count))
+            for stretch in _stretches(runner.paging, sequence):
+                for size, pieces in _batches(stretch):
+                    put(await _gathered(runner, size, pieces))
             file.write(digest.digest())
     except OSError as error:
         raise SessionError(f"{path} cannot be written: {error.strerror or error}.") from None
+    finally:
+        runner.paging.drop(sequence)
 
 
-async def restore(runner: Runner, path: Path) -> TokenSequence:
-    """Loads a file's sequence into the cache; a refused file changes nothing."""
-    with regular_file(path, _MAX_FILE, SessionError) as file:
-        header, start = _read_header(file, path)
-        sequence = _described(runner, header, path)
-        size = runner.cache.nbytes(len(sequence.ids))
-        if os.fstat(file.fileno()).st_size != start + size + _END or not _is_whole(file, start + size):
-            raise _damaged(path)
-        _recognise(runner, sequence, header, path)
-        await runner.cache.make_room(max(len(sequence.ids), 1))
-        pieces = runner.cache.pieces(len(sequence.ids))
-        if [size for _, size in pieces] != header.get("sizes"):
-            raise _damaged(path)
-        await runner.enter(sequence)
-        try:
-            file.seek(start)
-            for buffer, size in pieces:
-                for at, count in _steps(size):
-                    runner.device.write(buffer, at, _read(file, count, path))
-        except BaseException:
-            sequence.reset()
-            raise
+async def _computed(runner: Runner, kept: Kept) -> TokenSequence:
+    """The sequence of all ids."""
+    ids = [*kept.ids, 0]  # the last of a prompt is not computed
+    sequence = await runner.paging.begin(ids, kept.adapter, runner.images(kept.ids))
+    try:
+        async for _ in runner.prefill(sequence, ids):
+            pass
+    except BaseException:
+        runner.paging.drop(sequence)
+        raise
     return sequence
 
 
-def _steps(size: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of the steps in which to read or write `size` bytes."""
-    return ((at, min(STEP, size - at)) for at in range(0, size, STEP))
+async def restore(runner: Runner, path: Path) -> Kept:
+    """Puts a file's tokens where the next prompt finds them; a refused file changes nothing."""
+    with regular_file(path, _MAX_FILE, SessionError) as file:
+        header, start = _read_header(file, path)
+        kept = _described(runner, header, path)
+        size = _nbytes(runner.paging, len(kept.ids))
+        if os.fstat(file.fileno()).st_size != start + size + _END or not _is_whole(file, start + size):
+            raise _damaged(path)
+        kept = _recognise(runner, kept, header, path)
+        sequence = runner.paging.alone(kept.adapter)
+        try:
+            await runner.paging.reach(sequence, len(kept.ids))
+            file.seek(start)
+            for stretch in _stretches(runner.paging, sequence, len(kept.ids)):
+                for buffer, offset, count in stretch:
+                    runner.device.write(buffer, offset, _read(file, count, path))
+            runner.put_history(sequence, kept.ids, 0)
+            sequence.ids = list(kept.ids)
+        except BaseException:
+            runner.paging.drop(sequence)
+            raise
+        runner.paging.settle(sequence)
+        runner.paging.end(sequence)
+    return kept
 
 
-def _header(runner: Runner, sequence: TokenSequence, sizes: list[int]) -> dict[str, Any]:
+def _stretches(
+    paging: Paging, sequence: TokenSequence, length: int | None = None
+) -> Iterator[list[tuple[Buffer, int, int]]]:
+    """(buffer, offset, bytes) of every page, for all layers' keys and values in the order of the file."""
+    length = len(sequence.ids) if length is None else length
+    yield from paging.arena.stretches(sequence.full[: pages_of(length)], sliding=False)
+    yield from paging.arena.stretches([sequence.sliding[i] for i in _window(paging, length)], sliding=True)
+
+
+def _window(paging: Paging, length: int) -> range:
+    """The pages of the last window."""
+    return range(max(length - paging.window, 0) // PAGE, pages_of(length)) if paging.window else range(0)
+
+
+def _nbytes(paging: Paging, length: int) -> int:
+    """The size of all pieces."""
+    costs, history = paging.arena.costs, 4 * PAGE
+    return pages_of(length) * (costs[False] - history) + len(_window(paging, length)) * costs[True]
+
+
+def _batches(stretch: list[tuple[Buffer, int, int]]) -> Iterator[tuple[int, list[tuple[Buffer, int, int]]]]:
+    """Pieces to read at once, and their size."""
+    waiting: list[tuple[Buffer, int, int]] = []
+    total = 0
+    for piece in stretch:
+        if waiting and total + piece[2] > STEP:
+            yield total, waiting
+            waiting, total = [], 0
+        waiting.append(piece)
+        total += piece[2]
+    if waiting:
+        yield total, waiting
+
+
+async def _gathered(runner: Runner, size: int, pieces: list[tuple[Buffer, int, int]]) -> bytes:
+    """The bytes of these pieces, read in one go."""
+    with runner.ledger.part() as ledger:
+        room, tape, at = ledger.buffer(size, "pages to save"), Tape(runner.device, "gather pages"), 0
+        for buffer, offset, count in pieces:
+            tape.copy(buffer, offset, room, at, count)
+            at += count
+        tape.program().replay()
+        data = await runner.device.read(room, 0, size)
+        tape.free()
+        return data
+
+
+def _header(runner: Runner, kept: Kept) -> dict[str, Any]:
     return {
-        "version": 1,
         "fingerprint": fingerprint(runner.engine),
-        "kv": runner.cache.kv,
-        "ring": runner.cache.ring,
-        "written": sequence.written,
-        "ids": sequence.ids,
-        "media": runner.senses.describe(sequence.ids) if runner.senses else [],
-        "adapter": sequence.adapter.key,
-        "sizes": sizes,
+        "kv": runner.paging.arena.kv,
+        "ids": list(kept.ids),
+        "media": runner.senses.describe(kept.ids) if runner.senses else [],
+        "adapter": kept.adapter.key,
     }
 
 
@@ -128,14 +197,16 @@ def _read(file: BinaryIO, size: int, path: Path) -> bytes:
 def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     """A file's header, and where its pieces start."""
     magic, length = _START.unpack(_read(file, _START.size, path))
+    if magic != MAGIC and magic[:-1] == MAGIC[:-1]:
+        raise SessionError(f"{path} was saved by another version of wgemma. Save the chat again.")
     if magic != MAGIC or length > _MAX_HEADER:
         raise _damaged(path)
     try:
         header = parse_json(_read(file, length, path))
     except ValueError:
         raise _damaged(path) from None
-    if not isinstance(header, dict) or header.get("version") != 1:
-        raise SessionError(f"{path} was saved by another version of wgemma.")
+    if not isinstance(header, dict):
+        raise _damaged(path)
     return header, _START.size + length
 
 
@@ -143,16 +214,16 @@ def _is_whole(file: BinaryIO, end: int) -> bool:
     """Whether the bytes up to `end` have the hash that follows them."""
     digest = hashlib.sha256()
     file.seek(0)
-    for _, count in _steps(end):
-        digest.update(file.read(count))
+    for at in range(0, end, STEP):
+        digest.update(file.read(min(STEP, end - at)))
     return file.read(_END) == digest.digest()
 
 
-def _described(runner: Runner, header: dict[str, Any], path: Path) -> TokenSequence:
-    """The sequence a header describes, its media still under the numbers they had."""
+def _described(runner: Runner, header: dict[str, Any], path: Path) -> Kept:
+    """What a header describes, its media still under the numbers they had."""
     if header.get("fingerprint") != fingerprint(runner.engine):
         raise SessionError(f"{path} was saved with another model, or it is damaged.")
-    ids, written, cache = header.get("ids"), header.get("written"), runner.cache
+    ids, kv = header.get("ids"), header.get("kv")
     vocab, context = runner.engine.config.vocab_size, runner.engine.context
     if not isinstance(ids, list) or not all(type(i) is int and (0 <= i < vocab or i >= SOFT) for i in ids):
         raise SessionError(f"{path} contains ids that are not tokens of this model.")
@@ -160,21 +231,19 @@ def _described(runner: Runner, header: dict[str, Any], path: Path) -> TokenSeque
         raise SessionError(
             f"{path} has {len(ids)} tokens; the context holds {context}. Load the model with a larger one."
         )
-    if type(written) is not int or not len(ids) <= written <= context:
-        raise SessionError(f"{path} does not say how many positions were computed.")
-    if (header.get("kv"), header.get("ring")) != (cache.kv, cache.ring):
-        kv, ring = header.get("kv"), header.get("ring")
-        raise SessionError(f"{path} was saved with other settings (kv={kv!r:.20}, ring {ring!r:.20}).")
-    return TokenSequence(ids, written, _adapter(runner.engine, header.get("adapter", []), path))
+    if kv != runner.paging.arena.kv:
+        raise SessionError(f"{path} was saved with kv={kv!r:.20}. Load the model with the same.")
+    return Kept(ids, _adapter(runner.engine, header.get("adapter", []), path))
 
 
-def _recognise(runner: Runner, sequence: TokenSequence, header: dict[str, Any], path: Path) -> None:
-    """Gives the sequence's media the numbers they have here."""
+def _recognise(runner: Runner, kept: Kept, header: dict[str, Any], path: Path) -> Kept:
+    """Gives the media the numbers they have here."""
     try:
         if runner.senses:
-            sequence.ids = runner.senses.recognise(sequence.ids, header.get("media", ()))
+            return Kept(runner.senses.recognise(list(kept.ids), header.get("media", ())), kept.adapter)
     except (ValueError, TypeError, KeyError):
         raise SessionError(f"{path} does not describe its images and sounds.") from None
+    return kept
 
 
 def _adapter(engine: Engine, key: Any, path: Path) -> Setting:

@@ -11,8 +11,10 @@ import hashlib
 import math
 import os
 import re
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,7 +98,8 @@ class Senses(Generic[Rows]):
         self._firsts: list[int] = []  # ascending, parallel to `_in_order`
         self._in_order: list[Medium[Rows]] = []
         self._files: dict[str, list[str]] = {}  # the media of a file, by its hash
-        self._placed: set[str] = set()  # the current prompt's media, whose sources must stay cached
+        self._placed: Counter[str] = Counter()  # media of prompts at work, whose sources must stay cached
+        self._holding = threading.RLock()  # of `_placed`; the garbage collector may let go in between
         self._next = SOFT
 
     # -- ids
@@ -127,8 +130,9 @@ class Senses(Generic[Rows]):
             self._firsts.append(medium.first)
             self._in_order.append(medium)
         self._touch(medium)
-        while len(self._media) > MOST_MEDIA:
-            self._forget(next(iter(self._media.values())))
+        spare = [old for old in self._media.values() if old is not medium and not self._placed[old.key]]
+        for old in spare[: max(len(self._media) - MOST_MEDIA, 0)]:
+            self._forget(old)
         return medium
 
     def _touch(self, medium: Medium[Rows]) -> None:
@@ -145,16 +149,30 @@ class Senses(Generic[Rows]):
     # -- input
 
     async def place(self, contents: Sequence[Content]) -> list[list[Medium[Rows]]]:
-        """The media of a prompt: one per image, and one per 30 seconds of a sound. The previous prompt's may be evicted
-        from now on."""
-        self._placed.clear()
+        """The media of a prompt, until they are `let_go`: one per image, and one per 30 seconds of a sound."""
         found = [self._find(content) for content in contents]
         self._check_amounts(found)
-        return [await self._take(each) for each in found]
+        placed: list[list[Medium[Rows]]] = []
+        try:
+            for each in found:
+                placed += [await self._take(each)]
+        except BaseException:
+            self.let_go(placed)
+            raise
+        return placed
 
     async def take(self, content: Content) -> list[Medium[Rows]]:
-        """The media of an image or sound."""
+        """The media of an image or sound, until they are `let_go`."""
         return await self._take(self._find(content))
+
+    def let_go(self, placed: Iterable[Iterable[Medium[Rows]]]) -> None:
+        """A prompt with these media is done; any thread may say so."""
+        with self._holding:
+            self._placed -= Counter(medium.key for media in placed for medium in media)
+
+    def _hold(self, media: Iterable[Medium[Rows]]) -> None:
+        with self._holding:
+            self._placed.update(medium.key for medium in media)
 
     def weigh(self, content: Content) -> int:
         """How many ids an image or sound takes in a prompt, with the two around each medium. Nothing is decoded, so a
@@ -187,12 +205,11 @@ class Senses(Generic[Rows]):
         return _Found(content.kind, source, budget, name, digest, amount)
 
     def _known(self, digest: str) -> list[Medium[Rows]]:
-        """The media of a file that is cached, which stay cached for this prompt; empty if it is not."""
+        """The media of a file that is cached; empty if it is not."""
         keys = self._files.get(digest, [])
         known = [self._media[key] for key in keys if key in self._media]
         if len(known) < len(keys) or any(medium.content is None for medium in known):
             return []
-        self._placed.update(keys)
         return known
 
     def _check_amounts(self, found: Sequence[_Found]) -> None:
@@ -217,6 +234,7 @@ class Senses(Generic[Rows]):
         if known:
             for medium in known:
                 self._touch(medium)
+            self._hold(known)
             return known
         with _named(found.name):
             image = found.kind == "image"
@@ -226,7 +244,7 @@ class Senses(Generic[Rows]):
             self._files[found.digest] = [medium.key for medium in media]
             if len(self._files) > MOST_MEDIA:
                 del self._files[next(iter(self._files))]
-        self._placed.update(medium.key for medium in media)
+        self._hold(media)
         self._make_room_for_contents()
         return media
 
@@ -260,13 +278,13 @@ class Senses(Generic[Rows]):
         return await self.towers.resample(read_sound(source))
 
     def _make_room_for_contents(self) -> None:
-        """Evicts the sources of the least recently used media, but never the current prompt's."""
+        """Evicts the sources of the least recently used media, but never those of prompts at work."""
         held = [medium for medium in self._media.values() if medium.content is not None]
         total = sum(medium.content_bytes for medium in held)
         for medium in held:
             if total <= CONTENT_BYTES:
                 return
-            if medium.key not in self._placed:
+            if not self._placed[medium.key]:
                 total -= medium.content_bytes
                 medium.content = None
 

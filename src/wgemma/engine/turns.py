@@ -1,17 +1,21 @@
-"""One call at a time: a second one waits its turn, and one that is cancelled leaves the queue.
+"""One user of the device at a time: the batch for one step, or a call that needs it for itself. First come, first
+served; whoever is cancelled leaves the queue.
 
-Closing waits for what is being computed, but not for a reply that nobody reads on: a reply computes nothing between its
-parts. Whoever waits for a turn, or goes on reading, gets a `SessionError`.
+Closing waits for what is being computed, but not for a reply that nobody reads on. Whoever waits for a turn, or goes on
+reading, gets a `SessionError`.
 """
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from wgemma import forks
 from wgemma.errors import SessionError
-from wgemma.sync import breathe, in_event_loop
+from wgemma.sync import GLANCE, in_event_loop
+
+PAUSE = 0.001  # seconds between two looks at the queue, in an event loop
 
 
 class Turns:
@@ -19,11 +23,12 @@ class Turns:
     to end, and `free` is called when it has ended."""
 
     def __init__(self, name: str, stop: Callable[[], None], free: Callable[[], None]) -> None:
-        self._name = name
+        self.name = name
         self._stop = stop
         self._free: Callable[[], None] | None = free
         self._changed = threading.Condition()
         self._taken = False
+        self._queue: deque[object] = deque()  # who waits for a turn
         self._thread: int | None = None  # who has the turn
         self._task: object = None  # and in which task, if an event loop drives it
         self._computing: int | None = None  # the thread that computes right now
@@ -32,44 +37,64 @@ class Turns:
 
     def check(self) -> None:
         """Raises `SessionError` if nothing can be computed any more."""
-        if self._elsewhere:
+        if self.elsewhere:
             raise SessionError(
-                f"{self._name} was loaded in another process. Load it after the fork, in the process that uses it."
+                f"{self.name} was loaded in another process. Load it after the fork, in the process that uses it."
             )
         if self._closed:
-            raise SessionError(f"{self._name} is closed; load it again.")
+            raise SessionError(f"{self.name} is closed; load it again.")
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
         task = asyncio.current_task() if in_event_loop() else None
         self.check()
-        self._refuse_oneself(task)
-        if task is None:
-            with self._changed:
-                self._changed.wait_for(lambda: self._enter(task))
-        else:
-            while not self._enter(task):
-                await breathe()
+        self.refuse_oneself()
+        await self._wait(task)
         try:
             yield
         finally:
             self._leave()
 
-    def _enter(self, task: object) -> bool:
-        """Takes the turn if it is free."""
+    async def _wait(self, task: object) -> None:
+        ticket = object()
+        self._queue.append(ticket)
+        try:
+            if task is None:
+                with self._changed:
+                    while not self._enter(ticket, task):
+                        self._changed.wait(GLANCE)
+            else:
+                while not self._enter(ticket, task):
+                    await asyncio.sleep(PAUSE)
+        except BaseException:
+            with self._changed:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                self._changed.notify_all()
+            raise
+
+    def _enter(self, ticket: object, task: object) -> bool:
+        """Takes the turn if it is free and nobody was there before."""
         with self._changed:
             self.check()
-            if self._taken:
+            if self._taken or self._queue[0] is not ticket:
                 return False
+            self._queue.popleft()
             self._taken, self._task = True, task
             self._thread = self._computing = threading.get_ident()
             return True
 
     def _leave(self) -> None:
-        if not self._elsewhere:
+        if not self.elsewhere:
             with self._changed:
                 self._taken, self._thread, self._task = False, None, None
                 self._rest()
+
+    def check_reader(self) -> None:
+        """`check`, in the middle of a reply."""
+        if self._closed and not self.elsewhere:
+            raise SessionError(f"{self.name} was closed in the middle of a reply.")
+        self.check()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -79,12 +104,10 @@ class Turns:
         try:
             yield
         finally:
-            if not self._elsewhere:
+            if not self.elsewhere:
                 with self._changed:
                     self._thread = self._computing = threading.get_ident()
-        if self._closed and not self._elsewhere:
-            raise SessionError(f"{self._name} was closed in the middle of a reply.")
-        self.check()
+        self.check_reader()
 
     def _rest(self) -> None:
         """Computes nothing from here on; does what `close` could not do meanwhile."""
@@ -95,7 +118,7 @@ class Turns:
 
     def close(self) -> None:
         """Frees everything once nothing is computed any more; does nothing in a forked child."""
-        if self._elsewhere:
+        if self.elsewhere:
             return
         with self._changed:
             if not self._closed:
@@ -112,14 +135,13 @@ class Turns:
             free()
 
     @property
-    def _elsewhere(self) -> bool:
+    def elsewhere(self) -> bool:
         """Whether this is a forked child of the process that loaded the model."""
         return self._forks != forks.count
 
-    def _refuse_oneself(self, task: object) -> None:
+    def refuse_oneself(self) -> None:
         """Raises `SessionError` if the caller itself has the turn, since it would wait forever."""
+        task = asyncio.current_task() if in_event_loop() else None
         mine = self._thread == threading.get_ident()
         if mine and (task is None or self._task is None or self._task is task):
-            raise SessionError(
-                "this model is in the middle of a reply. Read it to the end, or close it, before the next call."
-            )
+            raise SessionError("this model is in the middle of another call. Let it end before the next one.")

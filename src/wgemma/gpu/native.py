@@ -337,7 +337,11 @@ class NativeDevice:
             layout = self._device.create_bind_group_layout(entries=entries)
         except wgpu.GPUError as trouble:
             raise self.trouble(f"{name} cannot be compiled", trouble) from trouble
-        making = self._compilers.submit(self._pipeline, name, code, layout)
+        try:
+            making = self._compilers.submit(self._pipeline, name, code, layout)
+        except RuntimeError:  # Python ends, and has no new threads for those that still compute
+            making = Future()
+            making.set_result(self._pipeline(name, code, layout))
         return NativeKernel(name, making, layout, declared, uniform(name, code))
 
     def _pipeline(self, name: str, code: str, layout: Any) -> Any:

@@ -15,7 +15,7 @@
 // r − position. One split, one segment, no images; log Σ e^(q · k) of each row and head goes to partial [R, heads].
 
 //#include looking
-@group(0) @binding(1) var<storage, read> rows: array<Row>;
+@group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> q_raw: array<f32>;
 @group(0) @binding(3) var<storage, read> norm: array<f32>;
 @group(0) @binding(4) var<storage, read> turns: array<vec2<f32>>;
@@ -32,9 +32,11 @@ const HALF = D / 2u;
 const WORDS = D / {{PER_WORD}}u;   // words of one key or value
 const GROUPS = THREADS / WORDS;     // threads that share a word of the output
 const LOWEST = -3.0e38;
+const ELSEWHERE = 0xffffffffu;       // the place of a key in another segment
 
 var<workgroup> q: array<vec4<f32>, D / 4u>;       // pairs (j, j + D/2), as the keys have them
 var<workgroup> weights: array<f32, THREADS>;
+var<workgroup> places: array<u32, THREADS>;       // the first word of each key and value
 var<workgroup> sums: array<vec4<f32>, 2u * THREADS>;
 
 fn load_query(first: u32, position: u32, me: Thread) {
@@ -54,8 +56,27 @@ fn load_query(first: u32, position: u32, me: Thread) {
   workgroupBarrier();
 }
 
-fn score(place: u32, kv_head: u32) -> f32 {
-  let first = (place * params.kv_heads + kv_head) * WORDS;
+// The first word of a row's key or value.
+fn word_of(position: u32, r: u32, kv_head: u32) -> u32 {
+//#if PACKED
+  let place = position;
+//#else
+  let place = place_of(position, table_of(r)) - params.first;
+//#endif
+//#if SEGMENTED
+  if (place >= params.count) { return ELSEWHERE; }
+//#endif
+  return (place * params.kv_heads + kv_head) * WORDS;
+}
+
+fn value(first: u32, i: u32) -> {{WORD}} {
+//#if SEGMENTED
+  if (first == ELSEWHERE) { return {{WORD}}(); }
+//#endif
+  return values[first + i];
+}
+
+fn score(first: u32) -> f32 {
   var sum = 0.0;
   for (var i = 0u; i < WORDS; i++) {
     let word = keys[first + i];
@@ -72,7 +93,7 @@ fn score(place: u32, kv_head: u32) -> f32 {
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
   let thread = me.index;
-  let row = rows[group.y];
+  let row = row_at(group.y);
   let head = group.x;
   let kv_head = head * params.kv_heads / params.heads;
   load_query(group.y * params.stride + head * D, row.position, me);
@@ -104,10 +125,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   let part = thread / WORDS;
   for (var start = begin; start < end; start += THREADS) {
     let position = start + thread;
+    var counts = position < end;
     var mine = LOWEST;
-    if (position < end) { mine = score(position % params.ring - params.first, kv_head); }
+    if (counts) {
+      let first = word_of(position, group.y, kv_head);
+      places[thread] = first;
+//#if SEGMENTED
+      counts = first != ELSEWHERE;
+//#endif
+      if (counts) { mine = score(first); }
+    }
     let peak = max(highest, workgroup_max(mine, me));
-    let weight = select(0.0, exp(mine - peak), position < end);
+    let weight = select(0.0, exp(mine - peak), counts);
     let shrink = exp(highest - peak);
     total = total * shrink + workgroup_sum(weight, me);
     weights[thread] = weight;
@@ -120,7 +149,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       for (var j = 0u; j < 4u; j++) {
         let key = min(i + j * GROUPS, count - 1u);
         let share = select(0.0, weights[key], i + j * GROUPS < count);
-        let data = values[(((start + key) % params.ring - params.first) * params.kv_heads + kv_head) * WORDS + word];
+        let data = value(places[key], word);
 //#if F16_CACHE
         low += share * vec4<f32>(unpack2x16float(data.x), unpack2x16float(data.y));
         high += share * vec4<f32>(unpack2x16float(data.z), unpack2x16float(data.w));

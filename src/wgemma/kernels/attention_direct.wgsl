@@ -16,10 +16,16 @@ const KEYS = {{KEYS}}u;
 
 //#if F16_CACHE
 fn key_eight(at: u32, i: u32) -> Pair {
+//#if SEGMENTED
+  if (at == ELSEWHERE) { return Pair(); }
+//#endif
   return numbers(keys[at + i]);
 }
 //#else
 fn key_eight(at: u32, i: u32) -> Pair {
+//#if SEGMENTED
+  if (at == ELSEWHERE) { return Pair(); }
+//#endif
   return Pair(keys[at + 2u * i], keys[at + 2u * i + 1u]);
 }
 //#endif
@@ -59,8 +65,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var places: array<u32, KEYS>;  // the first word of each key
   for (var start = begin; start < end; start += KEYS) {
     let count = min(KEYS, end - start);
+    let turn = turn_at(start, last);
+//#if SEGMENTED
+    if (is_elsewhere(turn)) { continue; }
+//#endif
     for (var i = 0u; i < count; i++) {
-      places[i] = word_of(start + i, last, kv_head);
+      places[i] = word_of(turn, start + i, last, kv_head);
 //#for e in EACH
       scores{{e}}[i] = 0.0;
 //#endfor
@@ -95,7 +105,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for e in EACH
     var peak{{e}} = highest{{e}};
     for (var i = 0u; i < count; i++) {
+//#if SEGMENTED
+      let seen = start + i >= own{{e}}.x && start + i < own{{e}}.y && places[i] != ELSEWHERE;
+//#else
       let seen = start + i >= own{{e}}.x && start + i < own{{e}}.y;
+//#endif
       scores{{e}}[i] = select(HIDDEN, scores{{e}}[i], seen);
       peak{{e}} = max(peak{{e}}, scores{{e}}[i]);
     }

@@ -13,9 +13,12 @@
 //   out           [R, heads, D] f32
 //
 // WIDE: the lanes of a key lie in one subgroup. Grid: (heads / {{HEADS}}, R, splits).
+//
+// Pages are looked up a turn ahead, so that only the first turn waits for them: twice for a turn that is one stretch
+// (stretch.wgsl), otherwise twice each for a thread's keys and for its values.
 
 //#include looking
-@group(0) @binding(1) var<storage, read> rows: array<Row>;
+@group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> q_raw: array<f32>;
 @group(0) @binding(3) var<storage, read> norm: array<f32>;
 @group(0) @binding(4) var<storage, read> turns: array<vec2<f32>>;
@@ -24,6 +27,7 @@
 @group(0) @binding(7) var<storage, read_write> partial: array<f32>;
 @group(0) @binding(8) var<storage, read_write> out: array<f32>;
 //#include rotary
+//#include stretch
 
 const THREADS = {{THREADS}}u;
 const HEADS = {{HEADS}}u;
@@ -36,6 +40,8 @@ const SHARE = {{SHARE}}u;
 const OWN = {{VALUES}}u;                 // keys of a group
 const KEYS = {{TURN}}u;                  // keys of a turn, OWN · GROUPS
 const LOWEST = -3.0e38;
+const HIDDEN = -3.4e38;                  // the score of a key in another segment
+const ELSEWHERE = 0xffffffffu;           // and its first word
 
 // Two in one: at first the query, vector i % (PER_WORD / 4) of every word together; in the end the threads' sums.
 var<workgroup> room: array<vec4<f32>, max(HEADS * QUADS, {{PER_WORD}}u / 4u * THREADS)>;
@@ -83,12 +89,27 @@ fn query_factor(head: u32, lane: u32) -> f32 {
   return inverseSqrt(sum / f32(D) + params.eps);
 }
 
-// The first word of key or value number `key` of a turn that begins at place `at`, perhaps beyond the end of the ring;
-// nobody goes round it twice. Behind number `last` comes nothing.
-fn words_of(key: u32, at: u32, last: u32, kv_head: u32) -> u32 {
-  let number = at + min(key, last);
-  let place = select(number, number - params.ring, number >= params.ring) - params.first;
+// The first word of key or value number `key` of a turn that begins at position `at`. Behind number `last` comes nothing.
+fn words_of(key: u32, at: u32, last: u32, stretch: Stretch, kv_head: u32) -> u32 {
+  let place = place_in(stretch, at + min(key, last));
+//#if SEGMENTED
+  if (place >= params.count) { return ELSEWHERE; }
+//#endif
   return (place * params.kv_heads + kv_head) * WORDS;
+}
+
+fn key_word(first: u32, i: u32) -> {{WORD}} {
+//#if SEGMENTED
+  if (first == ELSEWHERE) { return {{WORD}}(); }
+//#endif
+  return keys[first + i];
+}
+
+fn value_word(first: u32, i: u32) -> {{WORD}} {
+//#if SEGMENTED
+  if (first == ELSEWHERE) { return {{WORD}}(); }
+//#endif
+  return values[first + i];
 }
 
 @compute @workgroup_size({{THREADS}})
@@ -96,7 +117,7 @@ fn main(
   @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let row = rows[group.y];
+  let row = row_at(group.y);
   let head = group.x * HEADS;
   let kv_head = head * params.kv_heads / params.heads;
   let lane = thread % SHARE;
@@ -114,19 +135,28 @@ fn main(
 
   if (span.x < span.y) {
     let first = group.y * params.stride + head * D;
-    var at = span.x % params.ring;
+    var at = span.x;
     var last = span.y - span.x - 1u;
+    let final_key = span.y - 1u;
+    let table = table_of(group.y);
+//#if STRETCH
+    var key_stretch = stretch_at(at, final_key, table);
+    var value_stretch = key_stretch;
+//#else
+    var key_stretch = stretch_at(at + quad, final_key, table);
+    var value_stretch = stretch_at(at + own, final_key, table);
+//#endif
 //#for m in QUERIES
     let query{{m}} = query_pairs(first, min(thread + {{m}}u * THREADS, HEADS * QUADS - 1u), row.position);
 //#endfor
 //#for e in 4
-    let key{{e}} = words_of(quad + {{e}}u, at, last, kv_head) + lane;
+    let key{{e}} = words_of(quad + {{e}}u, at, last, key_stretch, kv_head);
 //#for i in EACH
-    var k{{e}}_{{i}} = keys[key{{e}} + {{i}}u * SHARE];
+    var k{{e}}_{{i}} = key_word(key{{e}}, lane + {{i}}u * SHARE);
 //#endfor
 //#endfor
 //#for j in VALUES
-    var v{{j}} = values[words_of(own + {{j}}u, at, last, kv_head) + word];
+    var v{{j}} = value_word(words_of(own + {{j}}u, at, last, value_stretch, kv_head), word);
 //#endfor
 //#for m in QUERIES
     put_query(thread + {{m}}u * THREADS, query{{m}});
@@ -137,6 +167,13 @@ fn main(
 //#endfor
 
     loop {
+//#if STRETCH
+      let keys_ahead = stretch_at(at + KEYS, final_key, table);
+      let values_ahead = keys_ahead;
+//#else
+      let keys_ahead = stretch_at(at + KEYS + quad, final_key, table);
+      let values_ahead = stretch_at(at + KEYS + own, final_key, table);
+//#endif
 //#for h in HEADS
       var s{{h}} = vec4<f32>();   // this thread's share of q · k
 //#endfor
@@ -164,6 +201,12 @@ fn main(
 //#endif
       }
 //#endfor
+//#if SEGMENTED
+//#for e in 4
+      let here{{e}} = words_of(quad + {{e}}u, at, last, key_stretch, kv_head) != ELSEWHERE;
+//#endfor
+      let here = vec4<bool>(here0, here1, here2, here3);
+//#endif
 //#for h in HEADS
 //#if WIDE
       for (var step = 1u; step < SHARE; step *= 2u) { s{{h}} += subgroupShuffleXor(s{{h}}, step); }
@@ -173,16 +216,20 @@ fn main(
       for (var i = 1u; i < SHARE; i++) { s{{h}} += shares[thread - lane + (lane + i) % SHARE]; }
       workgroupBarrier();
 //#endif
+//#if SEGMENTED
+      if (lane == 0u) { scores[({{h}}u * KEYS + quad) / 4u] = select(vec4<f32>(HIDDEN), factor{{h}} * s{{h}}, here); }
+//#else
       if (lane == 0u) { scores[({{h}}u * KEYS + quad) / 4u] = factor{{h}} * s{{h}}; }
+//#endif
 //#endfor
 
       // As soon as the keys are used the next ones are asked for.
       let more = last >= KEYS;
       if (more) {
 //#for e in 4
-        let key{{e}} = words_of(quad + {{e}}u, at + KEYS, last - KEYS, kv_head) + lane;
+        let key{{e}} = words_of(quad + {{e}}u, at + KEYS, last - KEYS, keys_ahead, kv_head);
 //#for i in EACH
-        k{{e}}_{{i}} = keys[key{{e}} + {{i}}u * SHARE];
+        k{{e}}_{{i}} = key_word(key{{e}}, lane + {{i}}u * SHARE);
 //#endfor
 //#endfor
       }
@@ -230,8 +277,10 @@ fn main(
       if (!more) { break; }
       at += KEYS;
       last -= KEYS;
+      key_stretch = keys_ahead;
+      value_stretch = values_ahead;
 //#for j in VALUES
-      v{{j}} = values[words_of(own + {{j}}u, at, last, kv_head) + word];
+      v{{j}} = value_word(words_of(own + {{j}}u, at, last, value_stretch, kv_head), word);
 //#endfor
     }
   }

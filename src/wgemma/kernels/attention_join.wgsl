@@ -2,6 +2,7 @@
 //
 //   partial  f32: out of every split [R, heads, splits, D], then (max, sum) [R, heads, splits, 2]
 //   out      [R, heads, D] f32
+//   ROUNDS: instead of `out` the same numbers in `bytes`, as to_bytes.wgsl makes them, with FINE or without
 //
 // A workgroup does up to 64 columns of one head of one row. A thread has four columns of every 16th split or so, four
 // of them in flight, and a maximum of its own. Grid: (heads, R, D / 64 or 1).
@@ -11,7 +12,12 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> partial: array<vec4<f32>>;
+//#if ROUNDS
+@group(0) @binding(2) var<storage, read_write> bytes: array<vec4<u32>>;
+//#include rounded_block
+//#else
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
+//#endif
 
 const QUADS = {{HEAD}}u / 4u;
 const COLUMNS = min(16u, QUADS);   // vectors of four
@@ -20,6 +26,9 @@ const LOWEST = -3.0e38;
 
 var<workgroup> sums: array<vec4<f32>, 256>;
 var<workgroup> states: array<vec2<f32>, LANES>;
+//#if ROUNDS
+var<workgroup> results: array<f32, 64>;
+//#endif
 
 @compute @workgroup_size(256)
 fn main(
@@ -56,15 +65,31 @@ fn main(
   if (thread % COLUMNS == 0u) { states[lane] = vec2<f32>(highest, total); }
   workgroupBarrier();
 
-  if (thread >= 4u * COLUMNS) { return; }
-  highest = LOWEST;
-  total = 0.0;
-  var joined = 0.0;
+  let first_column = (which * QUADS + group.z * COLUMNS) * 4u;
+//#if ROUNDS
+  if (thread < 4u * COLUMNS) { results[thread] = joined(thread); }
+  workgroupBarrier();
+  if (thread >= COLUMNS / 8u) { return; }
+//#for i in 8
+  let at{{i}} = thread * 32u + {{i}}u * 4u;
+  let x{{i}} = vec4<f32>(results[at{{i}}], results[at{{i}} + 1u], results[at{{i}} + 2u], results[at{{i}} + 3u]);
+//#endfor
+  put_block(first_column / 32u + thread, x0, x1, x2, x3, x4, x5, x6, x7);
+//#else
+  if (thread < 4u * COLUMNS) { out[first_column + thread] = joined(thread); }
+//#endif
+}
+
+// What all lanes found of a column.
+fn joined(column: u32) -> f32 {
+  var highest = LOWEST;
+  var total = 0.0;
+  var sum = 0.0;
   for (var i = 0u; i < LANES; i++) { highest = max(highest, states[i].x); }
   for (var i = 0u; i < LANES; i++) {
     let share = exp(states[i].x - highest);
     total += share * states[i].y;
-    joined += share * sums[i * COLUMNS + thread / 4u][thread % 4u];
+    sum += share * sums[i * COLUMNS + column / 4u][column % 4u];
   }
-  out[(which * QUADS + group.z * COLUMNS) * 4u + thread] = joined / max(total, 1.0e-37);
+  return sum / max(total, 1.0e-37);
 }

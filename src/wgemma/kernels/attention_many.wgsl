@@ -7,7 +7,8 @@
 //                 next segment's and joined by attention_join.wgsl
 //
 // Visible to a row at t: positions p ≤ t; in sliding layers t − p < window + row.used − 1, up to row.sees instead of t.
-// Position p lies at p % ring − first of this segment.
+// Where a position lies is in tables.wgsl: all rows belong to one sequence. SEGMENTED: its place may be outside
+// [first, first + count), in another segment of the arena; then it has no weight in this dispatch.
 //
 // D is the size of a head and WORDS what a key or value takes: constants, or for attention_direct.wgsl in the uniform, so
 // that one pipeline serves all layers.
@@ -20,9 +21,10 @@ struct Params {
   kv_heads: u32,
   rows: u32,
   window: u32,     // 0: all
-  ring: u32,
-  first: u32,      // of this segment, as a place in the ring
-  count: u32,      // places in this segment
+  table: u32,
+  table_step: u32, // 0
+  first: u32,      // place of this segment
+  count: u32,      // places in it
   splits: u32,
   split: u32,      // keys per split
   resumes: u32,    // partial holds what earlier segments gave
@@ -32,8 +34,10 @@ struct Params {
 //#endif
 }
 //#include row
+//#include tables
+//#include stretch
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> rows: array<Row>;
+@group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> keys: array<{{WORD}}>;
 @group(0) @binding(4) var<storage, read> values: array<{{WORD}}>;
@@ -46,6 +50,7 @@ struct Params {
 
 const LOWEST = -3.0e38;                // the highest score of nothing
 const HIDDEN = -3.4e38;                // the score of what is not seen: below all others, so that its share is 0
+const ELSEWHERE = 0xffffffffu;         // the first word of a key or value in another segment
 
 struct Pair {
   near: vec4<f32>,
@@ -65,6 +70,9 @@ fn scaled(o: Pair, by: f32) -> Pair {
 alias Eight = vec4<u32>;
 
 fn eight(at: u32, i: u32) -> Eight {
+//#if SEGMENTED
+  if (at == ELSEWHERE) { return vec4<u32>(); }
+//#endif
   return values[at + i];
 }
 
@@ -78,6 +86,9 @@ fn numbers(data: Eight) -> Pair {
 alias Eight = Pair;
 
 fn eight(at: u32, i: u32) -> Eight {
+//#if SEGMENTED
+  if (at == ELSEWHERE) { return Pair(); }
+//#endif
   return Pair(values[at + 2u * i], values[at + 2u * i + 1u]);
 }
 
@@ -97,29 +108,40 @@ fn row_and_head(query: u32, kv_head: u32) -> u32 {
 
 // The positions a row sees (places, where they are PACKED): [begin, end).
 fn span_of(r: u32) -> vec2<u32> {
-  let row = rows[min(r, params.rows - 1u)];
+  let row = row_at(min(r, params.rows - 1u));
   if (row.used == 0u || r >= params.rows) { return vec2<u32>(0xffffffffu, 0u); }
 //#if PACKED
   var begin = r - row.position;
   if (params.window > 0u) { begin += max(row.position + 1u, params.window) - params.window; }
   return vec2<u32>(begin, r + 1u);
 //#else
-  if (params.window == 0u) {
-    return vec2<u32>(params.first, min(row.position + 1u, params.first + params.count));
-  }
+  if (params.window == 0u) { return vec2<u32>(0u, row.position + 1u); }
   let begin = max(row.position + 1u, params.window) - params.window;
   return vec2<u32>(begin - min(begin, row.used - 1u), row.sees + 1u);
 //#endif
 }
 
-// The first word of a key or value; beyond the last one the last.
-fn word_of(position: u32, last: u32, kv_head: u32) -> u32 {
+// Where the next 64 positions lie, as far as the last.
+fn turn_at(start: u32, last: u32) -> Stretch {
+//#if PACKED
+  return Stretch();
+//#else
+  return stretch_at(start, last, params.table);
+//#endif
+}
+
+// The first word of a key or value of a turn; beyond the last one the last.
+fn word_of(turn: Stretch, position: u32, last: u32, kv_head: u32) -> u32 {
   var there = min(position, last);
 //#if PACKED
   // Where no row has written, there may be anything; the last one is somebody's.
-  there = select(there, last, rows[there].used == 0u);
+  there = select(there, last, row_at(there).used == 0u);
 //#endif
-  return ((there % params.ring - params.first) * params.kv_heads + kv_head) * {{WORDS}};
+  let place = place_in(turn, there);
+//#if SEGMENTED
+  if (place >= params.count) { return ELSEWHERE; }
+//#endif
+  return (place * params.kv_heads + kv_head) * {{WORDS}};
 }
 
 //#if CARRIED
@@ -171,7 +193,7 @@ fn store(query: u32, kv_head: u32, z: u32, i: u32, o: Pair, total: f32) {
 fn store_state(query: u32, kv_head: u32, z: u32, highest: f32, total: f32) {
   if (query >= params.rows * together()) { return; }
 //#if PACKED
-  let unused = rows[query / together()].used == 0u;
+  let unused = row_at(query / together()).used == 0u;
   partial[row_and_head(query, kv_head)] = select(highest + log(total), 0.0, unused);
 //#endif
 //#if CARRIED

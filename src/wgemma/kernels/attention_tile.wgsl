@@ -75,6 +75,9 @@ fn get_key(n: u32, from_word: u32, slice: u32) -> {{WORD}} {
 //#if RAGGED
   if (n >= KEYS * SLICE_WORDS || word >= WORDS) { return {{WORD}}(); }
 //#endif
+//#if SEGMENTED
+  if (from_word == ELSEWHERE) { return {{WORD}}(); }
+//#endif
   return keys[from_word + word];
 }
 
@@ -169,18 +172,26 @@ fn main(
   let from_query{{j}} = row_and_head(query{{j}}, kv_head) * (D / 4u);
 //#endfor
 
+  var here = turn_at(begin, last);
   for (var start = begin; start < end; start += KEYS) {
+//#if SEGMENTED
+    if (is_elsewhere(here)) {
+      here = turn_at(start + KEYS, last);
+      continue;
+    }
+//#endif
     // Scores.
 //#for j in QUERY_LOADS
     var coming_query{{j}} = get_query(thread + {{j}}u * THREADS, from_query{{j}}, 0u);
 //#endfor
 //#for j in KEY_LOADS
-    let from_key{{j}} = word_of(start + (thread + {{j}}u * THREADS) / SLICE_WORDS, last, kv_head);
+    let from_key{{j}} = word_of(here, start + (thread + {{j}}u * THREADS) / SLICE_WORDS, last, kv_head);
     var coming_key{{j}} = get_key(thread + {{j}}u * THREADS, from_key{{j}}, 0u);
 //#endfor
 //#for j in 4
     var s{{j}} = Pair();
 //#endfor
+    let ahead = turn_at(start + KEYS, last);
     for (var slice = 0u; slice < (D + {{SLICE}}u - 1u) / {{SLICE}}u; slice++) {
       workgroupBarrier();
 //#for j in QUERY_LOADS
@@ -227,6 +238,11 @@ fn main(
         if (turn + 1u == PARTS) {
           s{{j}}.near = masked(s{{j}}.near, start + column + {{j}}u * 16u, row * 2u);
           s{{j}}.far = masked(s{{j}}.far, start + column + {{j}}u * 16u, row * 2u + 1u);
+//#if SEGMENTED
+          if (word_of(here, start + column + {{j}}u * 16u, last, kv_head) == ELSEWHERE) {
+            s{{j}} = Pair(vec4<f32>(HIDDEN), vec4<f32>(HIDDEN));
+          }
+//#endif
           peak = Pair(max(peak.near, s{{j}}.near), max(peak.far, s{{j}}.far));
         }
         tile[near_at{{j}}] = s{{j}}.near;
@@ -252,8 +268,9 @@ fn main(
       total += share;
     }
     if (strand == 0u) { shrinks[four] = shrink; }
-    if (thread < KEYS) { places[thread] = word_of(start + thread, last, kv_head); }
+    if (thread < KEYS) { places[thread] = word_of(here, start + thread, last, kv_head); }
     workgroupBarrier();
+    here = ahead;
 
     // Values.
     if (band < 4u) {

@@ -3,6 +3,7 @@
 //   v = h + post ⊙ rms(o);   x[i] = norm[i] ⊙ rms(v)   for the dense block, the experts and the router (i = 0, 1, 2)
 //
 //   h, o, h_out [R, K] f32; norms [4, K] f32: post, then the three; x [3, R, K] f32
+//   PARTS: o in partial sums (pending.wgsl)
 //
 // One workgroup per row. A thread keeps {{QUADS}} vectors of everything, K / 4 / {{THREADS}} rounded up, so memory is
 // waited for once. Grid: (R).
@@ -11,6 +12,10 @@ struct Params {
   blocks: u32,  // K / 32
   rows: u32,
   eps: f32,
+//#if PARTS
+  o_parts: u32,
+  o_step: u32,  // vectors of four from one part to the next
+//#endif
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> h: array<vec4<f32>>;
@@ -19,6 +24,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> h_out: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> x: array<vec4<f32>>;
 //#include reduce
+//#include pending
 
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
@@ -33,7 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   var norm{{which}}_{{j}} = vec4<f32>();
 //#endfor
   if (i{{j}} < quads) {
-    o{{j}} = o[first + i{{j}}];
+    o{{j}} = pending(first + i{{j}});
     v{{j}} = h[first + i{{j}}];
     post{{j}} = norms[i{{j}}];
 //#for which in 3

@@ -7,7 +7,7 @@
 //
 //   k_raw, v_raw  [R, stride] f32, from their offsets on: kv_heads × D
 //   keys, values  [cache, kv_heads, D/2]   two numbers per element: u32 (two f16) or vec2<f32>
-//   A row goes to place position % ring, if that lies in [first, first + count) of this segment;
+//   A row goes to its place (tables.wgsl), if that lies in this segment of the arena, [first, first + count);
 //   PACKED: row r goes to place r.
 //
 // One workgroup per (kv head, row). Grid: (kv_heads, R).
@@ -17,14 +17,16 @@ struct Params {
   stride: u32,
   k_offset: u32,
   v_offset: u32,
-  ring: u32,
+  table: u32,
+  table_step: u32,
   first: u32,
   count: u32,
   eps: f32,
 }
 //#include row
+//#include tables
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> rows: array<Row>;
+@group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> k_raw: array<f32>;
 //#if OWN_V
 @group(0) @binding(3) var<storage, read> v_raw: array<f32>;
@@ -57,7 +59,13 @@ fn pair_of(numbers: vec2<f32>) -> {{PAIR}} {
 @compute @workgroup_size({{THREADS}})
 fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   let thread = me.index;
-  let row = rows[group.y];
+  let row = row_at(group.y);
+//#if PACKED
+  let place = group.y;
+//#else
+  var place = 0xffffffffu;  // asked for before the sums, so that they hide the wait
+  if (row.used != 0u) { place = place_of(row.position, table_of(group.y)) - params.first; }
+//#endif
   let k_first = group.y * params.stride + params.k_offset + group.x * {{HEAD}}u;
   let v_first = group.y * params.stride + params.v_offset + group.x * {{HEAD}}u;
   var k_sum = 0.0;
@@ -68,11 +76,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   }
   let k_factor = inverseSqrt(workgroup_sum(k_sum, me) / {{HEAD}}.0 + params.eps);
   let v_factor = inverseSqrt(workgroup_sum(v_sum, me) / {{HEAD}}.0 + params.eps);
-//#if PACKED
-  let place = group.y;
-//#else
-  let place = row.position % params.ring - params.first;
-//#endif
   if (row.used == 0u || place >= params.count) { return; }
   let goal = (place * params.kv_heads + group.x) * HALF;
   for (var j = thread; j < HALF; j += {{THREADS}}u) {

@@ -38,6 +38,10 @@ struct Params {
 //#else
   scale: f32,
   eps: f32,
+//#if PARTS
+  o_parts: u32,
+  o_step: u32,  // vectors of four from one part to the next
+//#endif
 //#endif
 //#endif
 //#if LOW

@@ -4,6 +4,7 @@
 //   x = norm ⊙ rms(v), or v itself            the input of the block that follows
 //
 //   h, o  [R, K] f32; norms [2, K] f32: post, norm; h_out [R, K] f32 gets v (from one workgroup of each row)
+//   PARTS: o [parts, R, K], partial sums to be added up in this order
 //
 // `prepare` reads memory once and leaves x in registers: near{j} and far{j} of a thread are elements 8i … 8i + 3 and
 // 8i + 4 … 8i + 7 with i = thread + {{THREADS}} j, zeros past the end. {{PAIRS}} is K / 8 / {{THREADS}}, rounded up.
@@ -17,6 +18,8 @@
 var<private> near{{j}}: vec4<f32>;
 var<private> far{{j}}: vec4<f32>;
 //#endfor
+
+//#include pending
 
 fn prepare(r: u32, me: Thread, writes: bool) {
   let quads = row_blocks() * 8u;
@@ -33,8 +36,8 @@ fn prepare(r: u32, me: Thread, writes: bool) {
   near{{j}} = vec4<f32>();
   far{{j}} = vec4<f32>();
   if (i{{j}} < quads) {
-    o_near{{j}} = o[first + i{{j}}];
-    o_far{{j}} = o[first + i{{j}} + 1u];
+    o_near{{j}} = pending(first + i{{j}});
+    o_far{{j}} = pending(first + i{{j}} + 1u);
     near{{j}} = h[first + i{{j}}];
     far{{j}} = h[first + i{{j}} + 1u];
     post_near{{j}} = norms[i{{j}}];

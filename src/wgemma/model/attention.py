@@ -1,22 +1,24 @@
 """Records attention: stores the rows' keys and values in the KV cache, then attends to it.
 
-A few rows split their history so that it fills a large GPU (attention_few.wgsl), and join the pieces afterwards
-(attention_join.wgsl); many rows are processed together (attention_tile.py).
+A few rows, or those of several sequences, split their history so that it fills a large GPU (attention_few.wgsl), and
+join the pieces afterwards (attention_join.wgsl); many rows of one sequence are processed together (attention_tile.py).
 """
 
 from typing import Any
 
-from wgemma.gpu.device import Binding, Device
+from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.model import attention_tile
 from wgemma.model.cache import CacheSegment
 from wgemma.model.config import LayerConfig
 from wgemma.model.forms import FEW, THREADS
 from wgemma.model.passes import Activations, Pass
+from wgemma.model.rows import PAGE
 from wgemma.model.text import TextLayer, TextWeights
 
 SPLITS = 128  # the most pieces of all histories of a few rows together
 SLIDING_SPLITS = 4  # the most pieces of a window; the next product joins them itself
 DEEP = 4096  # from this depth on, heads that share keys read them together
+CROWD = 8  # and from this many sequences on: their rows fill a large GPU
 SHARE = 8  # the fewest lanes per key, if it has that many words: neighbours read one cache line
 MOST = 32  # the most, if a subgroup has that many: fewer words per lane make a shorter kernel
 EACH = 4  # the most words of a key per lane
@@ -36,13 +38,12 @@ def store(p: Pass, weights: TextWeights, scratch: Activations, layer: TextLayer,
         "THREADS": 64,
         **({"PACKED": True} if p.cache.packed else {}),
     }
-    ring = p.cache.ring if config.sliding else 1 << 31
     bindings: dict[str, Binding] = {"rows": p.row_buffer, "k_raw": qkv, "v_raw": qkv, "norm": attention.k_norm}
     bindings["turns"] = weights.turns[config.sliding]
     for segment in segments:
         params = {"kv_heads": config.kv_heads, "stride": attention.width, "eps": weights.config.eps}
         params |= {"k_offset": attention.k_offset, "v_offset": attention.v_offset}
-        params |= {"ring": ring, "first": segment.first, "count": segment.count}
+        params |= {**p.places(sliding=config.sliding), "first": segment.first, "count": segment.count}
         bound = {**bindings, "keys": segment.keys, "values": segment.values}
         p.tape.run("kv", [config.kv_heads, p.rows], bound, params, constants)
 
@@ -61,14 +62,16 @@ def look(
     number is returned, otherwise 0. `most` bounds the number of pieces."""
     config, device = layer.config, p.tape.device
     packed = p.cache.packed
-    if (p.rows > FEW or packed) and attention_tile.fits(device, config.head_dim, packed=packed):
+    each = (p.rows <= FEW or p.several) and not packed  # row by row
+    if not each and attention_tile.fits(device, config.head_dim, packed=packed):
         splits = attention_tile.look(p, weights, scratch, layer, segments, most)
         if splits > 1:
             put_together(p, scratch, config, splits)
         return 0
     f16 = p.cache.kv == "f16"
-    few = p.rows <= FEW and not device.compact and not packed
-    form = few_form(device, config, p.depth, f16=f16) if few else many_form(device, f16=f16)
+    few = each and not device.compact
+    sequences = p.rows if p.several else 1
+    form = few_form(device, config, p.depth, sequences, f16=f16) if few else many_form(device, f16=f16)
     constants = {
         "HEAD": config.head_dim,
         "PAIRS": weights.pairs[config.sliding],
@@ -77,8 +80,10 @@ def look(
         "F16_CACHE": f16,
         **form,
         **({"PACKED": True} if packed else {}),
+        **({"SEGMENTED": True} if len(segments) > 1 else {}),
     }
-    splits = min(most, splits_of(config, p.depth, keys_at_a_time(form), p.rows)) if p.rows <= FEW else 1
+    room = scratch["partial"].size // (4 * p.rows * config.heads * (config.head_dim + 2))
+    splits = min(most, room, splits_of(config, p.depth, keys_at_a_time(form), p.rows)) if each else 1
     bindings: dict[str, Binding] = {
         "rows": p.row_buffer,
         "q_raw": scratch["qkv"],
@@ -93,7 +98,7 @@ def look(
             "kv_heads": config.kv_heads,
             "stride": layer.attention.width,
             "window": config.window or 0,
-            "ring": p.cache.ring if config.sliding else 1 << 31,
+            **p.places(sliding=config.sliding),
             "first": segment.first,
             "count": segment.count,
             "splits": splits,
@@ -112,11 +117,12 @@ def look(
     return 0
 
 
-def put_together(p: Pass, scratch: Activations, config: LayerConfig, splits: int) -> None:
-    """Joins the pieces in `partial` into `attended`."""
+def put_together(p: Pass, scratch: Activations, config: LayerConfig, splits: int, room: Buffer | None = None) -> None:
+    """Joins the pieces in `partial` into `attended`, or in fine bytes into `room`."""
     grid = [config.heads, p.rows, slices(config.head_dim)]
-    bound: dict[str, Binding] = {"partial": scratch["partial"], "out": scratch["attended"]}
-    p.tape.run("attention_join", grid, bound, {"splits": splits}, {"HEAD": config.head_dim})
+    goal: dict[str, Binding] = {"out": scratch["attended"]} if room is None else {"bytes": room}
+    constants = {"HEAD": config.head_dim, **({} if room is None else {"ROUNDS": True, "FINE": True})}
+    p.tape.run("attention_join", grid, {"partial": scratch["partial"], **goal}, {"splits": splits}, constants)
 
 
 def slices(head: int) -> int:
@@ -127,9 +133,10 @@ def slices(head: int) -> int:
 def splits_of(config: LayerConfig, depth: int, keys: int, rows: int = 1) -> int:
     """Pieces of each row's history of at most `depth`, each at least a turn of `keys`; for a window the number does not
     depend on the depth."""
+    most = max(SPLITS // rows, 1)
     if config.sliding:
-        return min(SLIDING_SPLITS, -(-(config.window or 0) // keys))
-    return min(SPLITS // rows, -(-depth // keys))
+        return min(SLIDING_SPLITS, most, -(-(config.window or 0) // keys))
+    return min(most, -(-depth // keys))
 
 
 def in_pieces(config: LayerConfig) -> bool:
@@ -149,10 +156,10 @@ def many_form(device: Device, *, f16: bool) -> dict[str, Any]:
     return {"THREADS": threads, "TURN": threads}
 
 
-def few_form(device: Device, config: LayerConfig, depth: int, *, f16: bool) -> dict[str, Any]:
-    """How attention_few.wgsl divides its work."""
-    deep = not config.sliding and depth >= DEEP
-    together = heads_together(device, config.head_dim, config.heads // config.kv_heads) if deep else 1
+def few_form(device: Device, config: LayerConfig, depth: int, sequences: int, *, f16: bool) -> dict[str, Any]:
+    """How attention_few.wgsl divides its work for the rows of this many sequences."""
+    dear = sequences >= CROWD or (not config.sliding and depth >= DEEP)
+    together = heads_together(device, config.head_dim, config.heads // config.kv_heads) if dear else 1
     return few_shape(config.head_dim, together, device.lanes("attention_few"), f16=f16)
 
 
@@ -170,6 +177,7 @@ def few_shape(head: int, heads: int, lanes: int, *, f16: bool) -> dict[str, Any]
     return {
         "THREADS": THREADS,
         "TURN": 4 * THREADS // share,
+        "STRETCH": 4 * THREADS // share <= PAGE,
         "HEADS": heads,
         "SHARE": share,
         "EACH": each,

@@ -1,4 +1,4 @@
-"""Records attention for many rows: queries that share a KV head go over its keys together.
+"""Records attention for many rows of one sequence: queries that share a KV head go over its keys together.
 
 Many rows usually have enough workgroups to fill a GPU. If not, their history is split like that of a few rows, as far
 as `partial` has room (kernels/attention_tile.wgsl). A software adapter has a kernel of its own
@@ -124,18 +124,18 @@ def look(
         splits = 1 if p.cache.packed else splits_of(config, p.rows, reach, min(room, most, MOST_SPLITS))
         constants = tile_form(device, config.head_dim, f16=f16) | {"PACKED" if p.cache.packed else "CARRIED": True}
         tiles = tiles_of(config, p.rows)
+    constants |= {"SEGMENTED": True} if len(segments) > 1 else {}
     for i, segment in enumerate(segments):
-        keys = reach if config.sliding else min(segment.count, p.depth - segment.first)
         params = {
             "heads": config.heads,
             "kv_heads": config.kv_heads,
             "rows": p.rows,
             "window": config.window or 0,
-            "ring": p.cache.ring if config.sliding else 1 << 31,
+            **p.places(sliding=config.sliding),
             "first": segment.first,
             "count": segment.count,
             "splits": splits,
-            "split": split_of(keys, splits),
+            "split": split_of(reach, splits),
             "resumes": i > 0,
             "final_segment": i == len(segments) - 1,
             **({"eights": config.head_dim // 8} if device.compact else {}),

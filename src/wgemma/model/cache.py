@@ -1,24 +1,25 @@
-"""The KV cache of one sequence.
+"""The KV cache of all sequences: an arena of pages.
 
-Sliding layers have a ring of window + largest chunk slots, so rewinding by up to a chunk is free. Full layers have a
-list of segments; growing adds one and copies nothing. Rewinding just lowers the position.
+Every layer that has its own keys and values has as many places as its kind has pages, times PAGE; a page means the
+same places in every layer of its kind. Full and sliding layers are two kinds. Which pages a sequence has is for others
+to know (engine/paging.py); kernels find a position by its sequence's table (kernels/tables.wgsl).
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wgemma.errors import ContextOverflow, OutOfMemory
+from wgemma.errors import OutOfMemory
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.ledger import Ledger
+from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config, LayerConfig
-
-PAGE = 256
-FIRST_SEGMENT = 8192
+from wgemma.model.rows import PAGE
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSegment:
-    """Slots [first, first + count) of a layer's cache; a ring is one segment with first = 0."""
+    """Places [first, first + count) of a layer. There is more than one only beyond the limit of a binding."""
 
     first: int
     count: int
@@ -26,14 +27,18 @@ class CacheSegment:
     values: Buffer
 
 
-def ring_places(config: Config, chunk: int) -> int:
-    """Slots of a sliding layer's ring: window + largest chunk, rounded up to whole pages."""
-    return -(-((config.window or 0) + chunk) // PAGE) * PAGE
-
-
 def token_bytes(layer: LayerConfig, kv: str) -> int:
     """Bytes of one position's keys (or values) in one layer."""
     return layer.kv_heads * layer.head_dim * (2 if kv == "f16" else 4)
+
+
+def page_costs(config: Config, kv: str) -> dict[bool, int]:
+    """Bytes of a page in all layers of its kind; by whether they are the sliding ones."""
+    costs = {False: 4 * PAGE, True: 0}  # the tokens themselves belong to the full layers
+    for layer in config.layers:
+        if layer.donor is None:
+            costs[layer.sliding] += 2 * PAGE * token_bytes(layer, kv)
+    return costs
 
 
 class KeyValues(Protocol):
@@ -42,107 +47,167 @@ class KeyValues(Protocol):
 
     packed: bool
     kv: str
-    ring: int
     segments: dict[int, list[CacheSegment]]
 
 
-class Cache:
-    """The cache of every layer that has its own. `kv` is "f16" or "f32"; `context` limits its growth."""
+class Arena:
+    """The pages of every layer that has its own, and the tokens in them (`history`, for the penalties). `kv` is "f16"
+    or "f32"."""
 
     packed = False
 
-    def __init__(self, ledger: Ledger, config: Config, *, kv: str, chunk: int, context: int) -> None:
+    def __init__(self, ledger: Ledger, config: Config, *, kv: str, full: int, sliding: int) -> None:
         self.ledger = ledger
+        self.device = ledger.device
         self.kv = kv
-        self.context = context
         self.owners = [layer for layer in config.layers if layer.donor is None]
-        self.capacity = 0  # positions the full layers hold
         self.segments: dict[int, list[CacheSegment]] = {layer.index: [] for layer in self.owners}
-        self.ring = ring_places(config, chunk)
+        self.costs = page_costs(config, kv)
+        self.pages = {False: full, True: sliding}  # by whether they are the sliding layers'
+        self.version = 0  # how often buffers were replaced; a recording is valid for one of them
+        self.history = ledger.buffer(4 * PAGE * full, "history")
+        self._between = ledger.buffer(max(map(self._page_bytes, self.owners)), "a page on its way")
         for layer in self.owners:
-            if layer.sliding:
-                self.segments[layer.index].append(self._segment(layer, 0, self.ring))
-        self.grow(min(FIRST_SEGMENT, context))
+            self.segments[layer.index] = self._segments(layer, self.pages[layer.sliding])
 
     def token_bytes(self, layer: LayerConfig) -> int:
         return token_bytes(layer, self.kv)
 
-    def pieces(self, positions: int) -> list[tuple[Buffer, int]]:
-        """(buffer, bytes in use) of every key and value buffer: rings whole, full layers up to `positions`."""
-        pieces = []
-        for layer in self.owners:
-            for segment in self.segments[layer.index]:
-                used = segment.count if layer.sliding else max(0, min(segment.count, positions - segment.first))
-                size = used * self.token_bytes(layer)
-                if size:
-                    pieces += [(segment.keys, size), (segment.values, size)]
-        return pieces
+    def _page_bytes(self, layer: LayerConfig) -> int:
+        return PAGE * self.token_bytes(layer)
 
-    def nbytes(self, positions: int) -> int:
-        """The size of all pieces, whether or not the cache has grown that far."""
-        return sum(2 * self.token_bytes(o) * (self.ring if o.sliding else positions) for o in self.owners)
+    @property
+    def nbytes(self) -> int:
+        return sum(count * self.costs[sliding] for sliding, count in self.pages.items())
 
-    def grow(self, positions: int) -> None:
-        """Grows the cache to `positions`; on failure it raises and leaves the cache unchanged."""
-        if positions > self.context:
-            raise ContextOverflow(f"{positions} tokens exceed the context of {self.context}.")
-        while self.capacity < positions:
-            self._add_segment()
+    # -- growing
 
-    async def make_room(self, positions: int) -> None:
-        """`grow`, confirmed: a web page learns late that it is out of memory."""
-        before = self.capacity
-        self.grow(positions)
-        if self.capacity == before:
-            return
+    async def grow(self, count: int, *, sliding: bool) -> None:
+        """Grows to `count` pages of this kind, which keep what they hold; on failure it raises and nothing changes."""
+        before = self.pages[sliding]
+        layers = [layer for layer in self.owners if layer.sliding == sliding]
+        made: dict[int, list[CacheSegment]] = {}
+        history = None
         try:
-            await self.ledger.device.confirm()
+            for layer in layers:
+                made[layer.index] = self._segments(layer, count, self.segments[layer.index])
+            if not sliding:
+                history = self.ledger.buffer(4 * PAGE * count, "history")
+            await self.device.confirm()
         except OutOfMemory:
-            grown, needed = self.capacity, self._shrink(before)
-            raise _cannot_grow(before, grown, needed) from None
+            for layer in layers:
+                self._drop(made.get(layer.index, []), but=self.segments[layer.index])
+            if history is not None:
+                self.ledger.drop(history)
+            needed = (count - before) * self.costs[sliding]
+            raise OutOfMemory(
+                f"the KV cache cannot grow from {before * PAGE} to {count * PAGE} tokens: {needed / 1e6:.0f} MB more "
+                "are needed. Load the model with a smaller context or kv='f16'."
+            ) from None
+        tape, old = Tape(self.device, "grow"), {layer.index: self.segments[layer.index] for layer in layers}
+        for layer in layers:
+            for was, now in zip(old[layer.index], made[layer.index], strict=False):
+                if was is not now:
+                    size = was.count * self.token_bytes(layer)
+                    tape.copy(was.keys, 0, now.keys, 0, size)
+                    tape.copy(was.values, 0, now.values, 0, size)
+        if history is not None:
+            tape.copy(self.history, 0, history, 0, self.history.size)
+        tape.program().replay()
+        tape.free()
+        for layer in layers:
+            self.segments[layer.index] = made[layer.index]
+            self._drop(old[layer.index], but=made[layer.index])
+        if history is not None:
+            self.ledger.drop(self.history)
+            self.history = history
+        self.pages[sliding] = count
+        self.version += 1
 
-    def _shrink(self, capacity: int) -> int:
-        """Frees the segments of full layers from `capacity` on; returns their size in bytes."""
-        freed = 0
-        for layer in self.owners:
-            segments = self.segments[layer.index]
-            while not layer.sliding and segments and segments[-1].first >= capacity:
-                segment = segments.pop()
-                freed += segment.keys.size + segment.values.size
-                self.ledger.drop(segment.keys, segment.values)
-        self.capacity = capacity
-        return freed
-
-    def _add_segment(self) -> None:
-        """Grows to four times the capacity, as far as binding and context allow. The steps are always the same and few,
-        because every segment costs a dispatch per layer."""
-        full = [layer for layer in self.owners if not layer.sliding]
-        wanted = 3 * self.capacity or FIRST_SEGMENT
-        binding = self.ledger.device.limits.binding
-        limit = min((binding // self.token_bytes(layer) for layer in full), default=self.context)
-        pages = max(limit // PAGE, 1)  # WebGPU's minimum limit is far larger than a page
-        count = min(wanted, pages * PAGE, -(-(self.context - self.capacity) // PAGE) * PAGE)
-        made: dict[int, CacheSegment] = {}
+    def _segments(self, layer: LayerConfig, pages: int, old: Sequence[CacheSegment] = ()) -> list[CacheSegment]:
+        """Segments for this many pages; those of the old ones that are as long as they can be are kept."""
+        limits = self.device.limits
+        most = max(min(limits.binding, limits.buffer) // self._page_bytes(layer), 1) * PAGE
+        kept = [segment for segment in old if segment.count == most]
+        made: list[CacheSegment] = []
         try:
-            for layer in full:
-                made[layer.index] = self._segment(layer, self.capacity, count)
+            firsts = range(len(kept) * most, pages * PAGE, most)
+            made.extend(self._segment(layer, first, min(most, pages * PAGE - first)) for first in firsts)
         except OutOfMemory:
-            for segment in made.values():
-                self.ledger.drop(segment.keys, segment.values)
-            needed = sum(2 * count * self.token_bytes(layer) for layer in full)
-            raise _cannot_grow(self.capacity, self.capacity + count, needed) from None
-        for index, segment in made.items():
-            self.segments[index].append(segment)
-        self.capacity += count
+            self._drop(made)
+            raise
+        return kept + made
 
     def _segment(self, layer: LayerConfig, first: int, count: int) -> CacheSegment:
         size = count * self.token_bytes(layer)
         keys, values = self.ledger.buffers((size, f"{half} of layer {layer.index}") for half in ("keys", "values"))
         return CacheSegment(first, count, keys, values)
 
+    def _drop(self, segments: Iterable[CacheSegment], but: Sequence[CacheSegment] = ()) -> None:
+        for segment in segments:
+            if segment not in but:
+                self.ledger.drop(segment.keys, segment.values)
 
-def _cannot_grow(before: int, after: int, nbytes: int) -> OutOfMemory:
-    return OutOfMemory(
-        f"the context cannot grow from {before} to {after} tokens: {nbytes / 1e6:.0f} MB more are needed. "
-        "Load the model with a smaller context or kv='f16'."
-    )
+    # -- moving
+
+    def copy(self, source: int, target: int, *, sliding: bool) -> None:
+        """Copies a page in every layer of its kind."""
+        tape = Tape(self.device, "copy a page")
+        for layer in self.owners:
+            if layer.sliding == sliding:
+                size = self._page_bytes(layer)
+                for (old, at), (new, to) in zip(self._halves(layer, source), self._halves(layer, target), strict=True):
+                    self._copy(tape, old, at, new, to, size)
+        if not sliding:
+            size = 4 * PAGE
+            self._copy(tape, self.history, size * source, self.history, size * target, size)
+        tape.program().replay()
+        tape.free()
+
+    def _copy(self, tape: Tape, old: Buffer, at: int, new: Buffer, to: int, size: int) -> None:
+        if old is not new:
+            tape.copy(old, at, new, to, size)
+            return
+        tape.copy(old, at, self._between, 0, size)  # WebGPU does not copy within a buffer
+        tape.copy(self._between, 0, new, to, size)
+
+    def _halves(self, layer: LayerConfig, page: int) -> list[tuple[Buffer, int]]:
+        """(buffer, offset) of a page's keys and of its values."""
+        segment = next(s for s in self.segments[layer.index] if s.first <= page * PAGE < s.first + s.count)
+        at = (page * PAGE - segment.first) * self.token_bytes(layer)
+        return [(segment.keys, at), (segment.values, at)]
+
+    def stretches(self, pages: Sequence[int], *, sliding: bool) -> Iterator[list[tuple[Buffer, int, int]]]:
+        """For every layer's keys, then its values: (buffer, offset, bytes) of these pages."""
+        for layer in self.owners:
+            if layer.sliding == sliding:
+                size = self._page_bytes(layer)
+                halves = [self._halves(layer, page) for page in pages]
+                yield from ([(*both[half], size) for both in halves] for half in (0, 1))
+
+
+class PackedCache:
+    """Keys and values of a pass of packed rows, in f32, with row r's key in slot r (kernels/kv.wgsl).
+
+    With `checkpointing`, layers whose keys no other layer shares take turns in one buffer.
+    """
+
+    packed = True
+    kv = "f32"
+
+    def __init__(self, ledger: Ledger, config: Config, rows: int, *, checkpointing: bool) -> None:
+        self.segments: dict[int, list[CacheSegment]] = {}
+        self.shared = {layer.donor for layer in config.layers if layer.donor is not None}
+        owners = [layer for layer in config.layers if layer.donor is None]
+        sizes = {layer.index: 4 * rows * layer.kv_heads * layer.head_dim for layer in owners}
+        passing: CacheSegment | None = None
+        for index, size in sorted(sizes.items(), key=lambda each: -each[1]):  # the largest comes first
+            keep = index in self.shared or not checkpointing
+            segment = passing if passing and not keep else _packed_segment(ledger, rows, size)
+            passing = passing if keep else segment
+            self.segments[index] = [segment]
+
+
+def _packed_segment(ledger: Ledger, rows: int, size: int) -> CacheSegment:
+    keys, values = (ledger.buffer(size, f"{name} of packed rows") for name in ("keys", "values"))
+    return CacheSegment(0, rows, keys, values)

@@ -8,18 +8,21 @@ from wgemma.gpu.tape import Tape
 from wgemma.model import experts
 from wgemma.model.adapters import Low, Lows, Table
 from wgemma.model.attention import look, put_together, store
-from wgemma.model.cache import PAGE, CacheSegment
+from wgemma.model.cache import CacheSegment
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Residual, Result
+from wgemma.model.matmul import Input, Joined, Matmuls, Precision, Result, Rounded
 from wgemma.model.passes import Activations, Pass, Stream
 from wgemma.model.planes import PLANES
 from wgemma.model.text import Experts, TextLayer, TextWeights
 from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack
 
 
-def matmuls_for(device: Device, eps: float, precision: Precision) -> Matmuls:
-    """The fastest products for this device."""
-    return (DirectMatmuls if device.compact else Matmuls)(device, eps, precision)
+def matmuls_for(device: Device, eps: float, precision: Precision, *, middle: bool = True) -> Matmuls:
+    """The fastest products for this device, with middle.wgsl or without."""
+    matmuls = (DirectMatmuls if device.compact else Matmuls)(device, eps, precision)
+    if not middle:
+        matmuls.avoid_middle()
+    return matmuls
 
 
 class Decoder:
@@ -97,6 +100,7 @@ class Decoder:
                 side_stride=width * count,
                 side_offset=width * index,
                 bare=self.scratch["gate"],
+                bytes=self.scratch.rounded,
                 parts=self.scratch.parts,
             )
             source = stream.input(layer.per_layer.norms, self.scratch["x"], norm=False)
@@ -104,16 +108,17 @@ class Decoder:
             stream.advance()
             output = self.scratch["per-layer o"]
             projection = layer.per_layer.projection
-            self._linear(p, layer, "ple_projection", projection, self.scratch["gated"], Result(output))
-            stream.pending = output
+            result = Result(output, bytes=self.scratch.rounded)
+            self._linear(p, layer, "ple_projection", projection, self.scratch["gated"], result)
+            stream.add(output)
         stream.scale = layer.scale
 
-    def _linear(self, p: Pass, layer: TextLayer, group: str, matrix: Matrix, source: Input, result: Result) -> None:
-        """The product with a matrix that forms its own group, plus its adapters."""
+    def _linear(self, p: Pass, layer: TextLayer, group: str, matrix: Matrix, source: Input, result: Result) -> int:
+        """The product with a matrix that forms its own group, plus its adapters. Returns the partial sums it leaves."""
         result = self._adapted(p, layer, group, result)
         if result.low is not None and result.z is not None:
             source = self.matmuls.project(p.tape, result.low, p.rows, source, result.z)
-        self.matmuls.linear(p.tape, matrix, p.rows, source, result)
+        return self.matmuls.linear(p.tape, matrix, p.rows, source, result)
 
     def _adapted(self, p: Pass, layer: TextLayer, group: str, result: Result) -> Result:
         """The result with this group's adapters attached, if any."""
@@ -155,7 +160,8 @@ class Decoder:
     def _logits(self, logits: Buffer, lows: Lows | None, first: int = 0) -> Result:
         low = lows.head.from_row(first) if lows and lows.head else None
         z = self.scratch["z head"] if low else None
-        return Result(logits, then="SOFTCAP", cap=self.config.softcap or 0.0, low=low, z=z)
+        cap, room = self.config.softcap or 0.0, self.scratch.rounded
+        return Result(logits, then="SOFTCAP", cap=cap, low=low, z=z, bytes=room)
 
     # -- inputs
 
@@ -185,7 +191,8 @@ class Decoder:
             self.embed(p.tape, p.rows, p.row_buffer, inputs.table, scratch["table"], root, pads=True)
         else:
             self._embed_fetched(p, root)
-        self.matmuls.linear(p.tape, inputs.projection, p.rows, stream.h, Result(scratch["projected"]))
+        result = Result(scratch["projected"], bytes=scratch.rounded)
+        self.matmuls.linear(p.tape, inputs.projection, p.rows, stream.h, result)
         bindings = {"c": scratch["projected"], "table": scratch["table"], "norm": inputs.norm, "ple": scratch["ple"]}
         params = {"p": width, "eps": self.config.eps, "scale": self.config.width**-0.5}
         p.tape.run("ple", [len(self.weights.layers), p.rows], bindings, params, {"THREADS": 64})
@@ -209,57 +216,78 @@ class Decoder:
     def _attend(self, p: Pass, layer: TextLayer, stream: Stream) -> None:
         segments = self._keys_and_values(p, layer, stream)
         pieces = look(p, self.weights, self.scratch, layer, segments, join=False)
-        self._put_out(p, layer, pieces)
-        stream.pending = self.scratch["attention o"]
+        stream.add(self.scratch["attention o"], self.scratch.parts, self._put_out(p, layer, pieces))
 
     def _keys_and_values(self, p: Pass, layer: TextLayer, stream: Stream) -> list[CacheSegment]:
         """Queries, and unless the layer shares an earlier one's, keys and values, which go to the cache; returns the
         part of the cache to attend to."""
         attention, config, scratch = layer.attention, layer.config, self.scratch
         source: Input = stream.input(layer.attention_norms, scratch["attention x"])
-        result = Result(scratch["qkv"], attention.width, fine=True, parts=scratch.parts)
+        result = Result(scratch["qkv"], attention.width, fine=True, bytes=scratch.rounded, parts=scratch.parts)
         result = self._adapted(p, layer, "qkv", result)
         if result.low is not None and result.z is not None:
             source = self.matmuls.project(p.tape, result.low, p.rows, source, result.z)
         self.matmuls.side_by_side(p.tape, attention.qkv, p.rows, source, result)
         stream.advance()
         owner = config.index if config.donor is None else config.donor
-        segments = [segment for segment in p.cache.segments[owner] if segment.first < p.depth or config.sliding]
+        segments = p.cache.segments[owner]
         if config.donor is None:
-            # The depth is at most twice what is needed, so the rows cannot be in segments that end long before it.
-            nearest = 0 if config.sliding or p.depth <= PAGE else p.depth // 2 - p.rows
-            near = [segment for segment in segments if segment.first + segment.count > nearest]
-            store(p, self.weights, scratch, layer, near)
+            store(p, self.weights, scratch, layer, segments)
         return segments
 
-    def _put_out(self, p: Pass, layer: TextLayer, pieces: int) -> None:
-        """The output projection of the attention result, which may still be in several pieces."""
+    def _put_out(self, p: Pass, layer: TextLayer, pieces: int) -> int:
+        """The output projection of the attention result, which may still be in several pieces. Returns the number of
+        partial sums left, if what follows reads them before it writes there."""
         config, matrix = layer.config, layer.attention.output
-        result = Result(self.scratch["attention o"], fine=True, parts=self.scratch.parts)
-        if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces):
-            joined = Joined(self.scratch["partial"], self.scratch["attended"], config.heads, config.head_dim, pieces)
-            self.matmuls.joined(p.tape, matrix, p.rows, joined, self._adapted(p, layer, "o", result))
-            return
+        scratch = self.scratch
+        leaves = layer.experts is not None or len(layer.ffn.gate_up) == 1
+        result = Result(scratch["attention o"], fine=True, bytes=scratch.rounded, parts=scratch.parts, leaves=leaves)
+        adapted = self._adapted(p, layer, "o", result)
+        if pieces and config.sliding and self.matmuls.joins(matrix, p.rows, config.heads, pieces, adapted):
+            joined = Joined(scratch["partial"], scratch["attended"], config.heads, config.head_dim, pieces)
+            self.matmuls.joined(p.tape, matrix, p.rows, joined, adapted)
+            return 0
+        room = scratch.rounded if self.matmuls.reads_bytes(matrix, p.rows, adapted) else None
+        if pieces and room is not None:
+            put_together(p, scratch, config, pieces, room)
+            return self.matmuls.linear(p.tape, matrix, p.rows, Rounded(None, room, fine=True), result)
         if pieces:
-            put_together(p, self.scratch, config, pieces)
-        self._linear(p, layer, "o", matrix, self.scratch["attended"], result)
+            put_together(p, scratch, config, pieces)
+        return self._linear(p, layer, "o", matrix, scratch["attended"], result)
 
     # -- feed-forward
 
     def _feed_forward(self, p: Pass, layer: TextLayer, stream: Stream) -> None:
-        scratch = self.scratch
-        self._geglu(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), scratch["act"])
+        scratch, room = self.scratch, self.scratch.rounded
+        result = Result(scratch["ffn o"], bytes=room, rounded=room, parts=scratch.parts, leaves=True)
+        left = self._dense(p, layer, stream.input(layer.ffn_norms, scratch["ffn x"]), result)
         stream.advance()
-        result = Result(scratch["ffn o"], rounded=scratch.rounded, parts=scratch.parts)
-        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
-        stream.pending = scratch["ffn o"]
+        stream.add(scratch["ffn o"], scratch.parts, left)
+
+    def _dense(self, p: Pass, layer: TextLayer, source: Input, result: Result) -> int:
+        """Gate and up, then down; returns the partial sums it leaves."""
+        act, down = self.scratch["act"], layer.ffn.down
+        if p.rows <= self.scratch.step and len(layer.ffn.gate_up) == 1 and result.bytes:
+            gate_up = self._gated(p, layer, act)
+            last = self._adapted(p, layer, "down", result)
+            if self.matmuls.hands_on(layer.ffn.gate_up[0], down, p.rows, source, gate_up, last):
+                self.matmuls.linear(p.tape, layer.ffn.gate_up[0], p.rows, source, replace(gate_up, rounds=True))
+                return self.matmuls.linear(p.tape, down, p.rows, Rounded(None, act, fine=False), result)
+        self._geglu(p, layer, source, act)
+        return self._linear(p, layer, "down", down, act, result)
+
+    def _gated(self, p: Pass, layer: TextLayer, y: Binding, first: int = 0) -> Result:
+        """The result of gate and up of one type, for the rows from `first` on."""
+        low, room = p.low(layer, "gate_up", first), self.scratch.rounded
+        z = self._z(p, low, "gate_up") if low is not None else None
+        return Result(y, then="GEGLU", bare=self.scratch["wide"], low=low, z=z, bytes=room, rounded=room)
 
     def _geglu(self, p: Pass, layer: TextLayer, source: Input, y: Buffer) -> None:
         step, tape = self.scratch.step, p.tape
         if p.rows <= step:
             self._geglu_step(p, layer, p.rows, source, y)
             return
-        x = self.matmuls.settle(tape, p.rows, source) if isinstance(source, Residual) else source
+        x = self.matmuls.settled(tape, p.rows, source)
         for first in range(0, p.rows, step):
             rows = min(step, p.rows - first)
             some = _rows_of(x, first, rows, self.config.width)
@@ -268,30 +296,27 @@ class Decoder:
     def _geglu_step(self, p: Pass, layer: TextLayer, rows: int, source: Input, y: Binding, first: int = 0) -> None:
         """The rows from `first` on."""
         tape, gate_up, wide = p.tape, layer.ffn.gate_up, self.scratch["wide"]
-        low, z = p.low(layer, "gate_up", first), None
-        if low is not None:
-            z = self._z(p, low, "gate_up")
-            source = self.matmuls.project(tape, low, rows, source, z)
+        result = self._gated(p, layer, y, first)
+        if result.low is not None and result.z is not None:
+            source = self.matmuls.project(tape, result.low, rows, source, result.z)
         if len(gate_up) == 1:
-            result = Result(y, then="GEGLU", bare=wide, low=low, z=z, rounded=self.scratch.rounded)
             self.matmuls.linear(tape, gate_up[0], rows, source, result)
             return
         # Two types: gate and up side by side in `wide`, then their product.
         width = gate_up[0].rows
-        result = Result(wide, 2 * width, low=low, z=z, rounded=self.scratch.rounded)
-        self.matmuls.side_by_side(tape, gate_up, rows, source, result)
+        apart = replace(result, y=wide, stride=2 * width, then="", bare=None)
+        self.matmuls.side_by_side(tape, gate_up, rows, source, apart)
         tape.run("activate", [-(-width // 256), rows], {"x": wide, "y": y}, {"n": width}, {"APART": True})
 
     def _feed_experts(self, p: Pass, layer: TextLayer, asked: Experts, stream: Stream) -> None:
         scratch, config = self.scratch, self.config
         dense, inner, router = experts.inputs(p, config, scratch, asked, stream)
-        self._geglu(p, layer, dense, scratch["act"])
-        result = Result(scratch["dense"], rounded=scratch.rounded, parts=scratch.parts)
-        self._linear(p, layer, "down", layer.ffn.down, scratch["act"], result)
+        result = Result(scratch["dense"], bytes=scratch.rounded, rounded=scratch.rounded, parts=scratch.parts)
+        self._dense(p, layer, dense, result)
         experts.route(p, self.matmuls, config, scratch, asked, router)
         experts.ask(p, self.matmuls, config, scratch, layer, asked, inner, keeps=self.keeps)
         experts.join(p, config, scratch, asked)
-        stream.pending = scratch["ffn o"]
+        stream.add(scratch["ffn o"])
 
 
 def _rows_of(bound: Binding, first: int, rows: int, width: int) -> Span:

@@ -18,6 +18,9 @@ class DirectMatmuls(Matmuls):
     """The same products, as simply as possible."""
 
     few = 0
+    middle = (0, 0)
+    exact_middle = 0
+    grouped = (0, 0)
     busy = 0  # never split sums
     threads = 64
 

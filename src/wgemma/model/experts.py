@@ -4,11 +4,12 @@ A few rows use their experts one by one; many rows are grouped by expert (Matmul
 """
 
 from dataclasses import replace
+from typing import Any
 
 from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.model.adapters import Low
 from wgemma.model.config import Config
-from wgemma.model.forms import THREADS
+from wgemma.model.forms import GROUPED, SMALL, THREADS
 from wgemma.model.matmul import Choices, Groups, Matmuls
 from wgemma.model.passes import Activations, Pass, Stream
 from wgemma.model.text import Experts, TextLayer
@@ -16,14 +17,15 @@ from wgemma.model.text import Experts, TextLayer
 
 def scratch_words(config: Config, rows: int) -> dict[str, int]:
     """Words of scratch for this many rows, by role."""
-    slots = config.experts_used
+    slots, small = config.experts_used, min(rows, GROUPED[1])
+    tiles = (Groups.count(rows, slots, config.expert_count), Groups.count(small, slots, config.expert_count, SMALL))
     return {
         "dense": rows * config.width,
         "scores": rows * config.expert_count,
         "chosen": rows * slots,
         "weights": rows * slots,
         "order": rows * slots,
-        "tiles": 4 * Groups.count(rows, slots, config.expert_count),
+        "tiles": 4 * max(tiles),
         "expert_wide": rows * slots * 2 * config.expert_width + 64,
         "expert_act": rows * slots * config.expert_width,
         "routed": rows * slots * config.width,
@@ -41,7 +43,11 @@ def inputs(p: Pass, config: Config, scratch: Activations, experts: Experts, stre
     bindings: dict[str, Binding] = {"h": stream.h, "o": stream.pending, "norms": experts.norms}
     bindings |= {"h_out": stream.spare, "x": scratch["ffn x"]}
     params = {"blocks": blocks, "rows": padded, "eps": config.eps}
-    p.tape.run("experts_norm", [p.rows], bindings, params, norm_constants(config.width))
+    constants: dict[str, Any] = {**norm_constants(config.width)}
+    if stream.parts:
+        params |= {"o_parts": stream.parts, "o_step": p.rows * config.width // 4}
+        constants["PARTS"] = True
+    p.tape.run("experts_norm", [p.rows], bindings, params, constants)
     stream.advance()
     section = 4 * padded * config.width
     return tuple(Span(scratch["ffn x"], i * section, section) for i in range(3))
@@ -73,7 +79,8 @@ def ask(
     choices = Choices(p.rows, slots, config.expert_count, scratch["chosen"])
     choices = matmuls.group(p.tape, choices, Groups(scratch["order"], scratch["tiles"], scratch.rounded))
     low = p.low(layer, "expert_gate_up")
-    if len(experts.gate_up) == 1 and not keeps and low is None and choices.groups is None:
+    finishes = not keeps and low is None and (choices.groups is None or choices.groups.small)
+    if len(experts.gate_up) == 1 and finishes:
         matmuls.experts(p.tape, experts.gate_up[0], choices, source, act, geglu=True)
     elif len(experts.gate_up) == 1:
         matmuls.experts(p.tape, experts.gate_up[0], choices, source, wide)

@@ -3,7 +3,7 @@ Pure functions; model/matmul.py records the kernels.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from wgemma.gpu.device import Device
 from wgemma.model.weights import Matrix
@@ -21,6 +21,60 @@ CROWDED = 1024  # from this many rows on, the tallest tiles fill it, too
 DIRECT_ROWS = 32  # rows of x per thread of direct.wgsl
 BUSY = 1000  # tiles that fill it without splitting K
 SHARE = 12  # blocks of K worth a workgroup
+MIDDLE = (4, 64)  # the fewest and the most rows that middle.wgsl takes with rounded inputs, if there is enough work
+# Rows of x times blocks of W up to which matvec.wgsl is as fast, though it reads W once per row; more if it makes x on
+# the fly, which saves a dispatch.
+WORK, MADE_WORK = 1 << 22, 3 << 21
+EXACT_MIDDLE = 16  # the most it takes with f32 inputs, which start where the mat-vec path ends
+MIDDLE_GRID = 256  # tiles that fill a large GPU, two per multiprocessor: with fewer, smaller ones are tried
+ROUNDING_GRID = 192  # tiles that are enough where a tile rounds its results, which saves a dispatch
+MIDDLE_SHARE = 4  # batches of K worth a workgroup
+MIDDLE_LONG = 96  # blocks of K from which sharing it beats smaller tiles
+MIDDLE_ROOM = 24 << 10  # bytes of workgroup memory it takes at most: more would leave room for too few workgroups
+GROUPED = (33, 64)  # rows whose experts are grouped into small tiles
+SMALL = 8  # rows of one expert in such a tile
+
+
+class Middle(NamedTuple):
+    """A tile of middle.wgsl: rows × columns, `each` rows per thread, K shared by `crews` with `depth` blocks each."""
+
+    rows: int
+    each: int
+    columns: int
+    crews: int
+    depth: int = 1
+
+
+# By the most rows: the largest tile first, which decodes a block of W least often, then what fills a GPU with a narrow
+# matrix.
+QUICK_MIDDLES = {
+    4: (Middle(4, 2, 32, 8), Middle(4, 4, 16, 16)),
+    8: (Middle(8, 4, 32, 8), Middle(8, 4, 16, 8)),
+    16: (Middle(16, 8, 64, 4), Middle(16, 8, 32, 4), Middle(8, 4, 16, 8)),
+    32: (Middle(32, 8, 64, 2), Middle(32, 8, 32, 4), Middle(16, 8, 32, 4), Middle(8, 4, 16, 8)),
+    64: (
+        *(Middle(64, 8, 64, 1, 2), Middle(32, 8, 64, 2), Middle(32, 8, 32, 4)),
+        *(Middle(16, 8, 32, 4), Middle(8, 4, 16, 8)),
+    ),
+}
+# The tile of a narrow matrix whose K is shared.
+QUICK_SHARED = {4: Middle(4, 2, 32, 8), 8: Middle(8, 4, 16, 8), 16: Middle(16, 4, 32, 4), 32: Middle(32, 8, 64, 2)}
+QUICK_SHARED[64] = Middle(64, 8, 32, 2)
+# Tiles whose results are whole blocks, so that they can be rounded: GEGLU makes 32 of 64 columns.
+QUICK_ROUNDING = {
+    4: (Middle(4, 4, 64, 4),),
+    8: (Middle(8, 8, 64, 4),),
+    16: (Middle(16, 8, 64, 4),),
+    32: (Middle(32, 8, 64, 2), Middle(16, 8, 64, 4)),
+    64: (Middle(64, 8, 64, 1, 2), Middle(32, 8, 64, 2)),
+}
+EXACT_MIDDLES = {
+    8: (Middle(8, 4, 32, 2),),
+    16: (Middle(16, 4, 64, 1), Middle(8, 4, 32, 2)),
+    32: (Middle(32, 8, 64, 1), Middle(16, 4, 64, 1)),
+    64: (Middle(64, 8, 32, 1), Middle(32, 8, 64, 1)),
+}
+EXACT_SHARED = {8: Middle(8, 4, 32, 2), 16: Middle(16, 4, 64, 1), 32: Middle(32, 8, 64, 1), 64: Middle(64, 8, 32, 1)}
 
 
 def tile_form(rows: int, n: int, narrow: int = NARROW) -> dict[str, Any]:
@@ -77,6 +131,68 @@ def tile_shares(tiles: int, blocks: int, room: int, *, busy: int = BUSY, share: 
     while shares > max(room, 1):
         shares //= 2
     return shares
+
+
+def middle_form(
+    device: Device, rows: int, n: int, blocks: int, *, quick: bool, fine: bool = False, most: int = 1
+) -> tuple[dict[str, Any], int]:
+    """How middle.wgsl divides `rows` rows with n results each, and how many workgroups share a tile's K, `most` at
+    most: several if the largest tile does not fill a large GPU, and K is long or no smaller tile does either."""
+    table, shared = (QUICK_MIDDLES, QUICK_SHARED) if quick else (EXACT_MIDDLES, EXACT_SHARED)
+    size = min(size for size in table if rows <= size)
+    form = middle_shape(device, shared[size], quick=quick, fine=fine)
+    filling = -(-FULL_GRID // middle_tiles(shared[size], rows, n))
+    shares = min(most, filling, blocks // (MIDDLE_SHARE * form["CREWS"] * form["DEPTH"]))
+    whole = table[size][:1] if shares > 1 and blocks >= MIDDLE_LONG else table[size]
+    full = next((middle for middle in whole if middle_tiles(middle, rows, n) >= MIDDLE_GRID), None)
+    if full is None and shares > 1:
+        return form, shares
+    return middle_shape(device, full or table[size][-1], quick=quick, fine=fine), 1
+
+
+def rounding_form(device: Device, rows: int, n: int) -> dict[str, Any] | None:
+    """How middle.wgsl divides its work if it rounds the results of GEGLU; None if that would leave a large GPU idle."""
+    middles = QUICK_ROUNDING[min(size for size in QUICK_ROUNDING if rows <= size)]
+    middle = next((middle for middle in middles if middle_tiles(middle, rows, n) >= MIDDLE_GRID), middles[-1])
+    if n % 64 or middle_tiles(middle, rows, n) < ROUNDING_GRID:
+        return None
+    return rounding_shape(device, middle)
+
+
+def rounding_shape(device: Device, middle: Middle) -> dict[str, Any]:
+    """The constants of such a tile, with room for the results."""
+    form = middle_shape(device, middle, quick=True)
+    return form | {"ROUNDS": True, "ROOM": max(form["ROOM"], middle.rows * middle.columns // 4)}
+
+
+def middle_tiles(middle: Middle, rows: int, n: int) -> int:
+    """How many tiles it takes."""
+    return -(-n // middle.columns) * -(-rows // middle.rows)
+
+
+def middle_shape(device: Device, middle: Middle, *, quick: bool, fine: bool = False) -> dict[str, Any]:
+    """The constants of a tile of middle.wgsl, with fewer crews where they would not fit into workgroup memory."""
+    rows, each, columns, crews, depth = middle
+    w_parts, x_parts = (3, 5 if fine else 3) if quick else (9, 8)  # vectors per block
+    block = (columns + 1) * w_parts + rows * x_parts
+    limit = min(MIDDLE_ROOM, device.limits.workgroup_memory) // 16
+    while crews * depth > 1 and crews * depth * block > limit:
+        crews, depth = (crews, depth // 2) if depth > 1 else (crews // 2, depth)
+    batch, threads = crews * depth, rows // each * columns // 4 * crews
+    return {
+        "ROWS": rows,
+        "EACH": each,
+        "COLUMNS": columns,
+        "CREWS": crews,
+        "DEPTH": depth,
+        "THREADS": threads,
+        "W_PARTS": w_parts,
+        "X_PARTS": x_parts,
+        "W_EACH": -(-columns * batch // threads),
+        "X_EACH": -(-rows * batch * x_parts // threads),
+        "ROOM": max(batch * block, crews // 2 * rows * columns // 4),
+        **({"QUICK": True, "FINE": fine} if quick else {}),
+    }
 
 
 def large_from(makes: bool, large: int = LARGE) -> int:

@@ -1,8 +1,10 @@
 """Records matrix products y = W x, with the steps fused before and after them.
 
-A few rows use matvec.wgsl, which computes its input from the residual stream and finishes its output, or
-experts_matvec.wgsl. Many rows use tile.wgsl, or tile_bytes.wgsl for 8-bit inputs, with the same steps as separate
-kernels before and after. Callers need not know which.
+A few rows, and up to 64 with a small matrix, use matvec.wgsl, which computes its input from the residual stream and
+finishes its output, or experts_matvec.wgsl. Up to 64 with a large one use middle.wgsl, which takes an input that is
+there and finishes its output.
+Many rows use tile.wgsl, or tile_bytes.wgsl for 8-bit inputs, with the same steps as separate kernels before and after.
+Callers need not know which.
 """
 
 from dataclasses import dataclass, replace
@@ -14,16 +16,24 @@ from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Z_SHARE, Low
 from wgemma.model.forms import (
     BUSY,
+    EXACT_MIDDLE,
     FEW,
+    GROUPED,
     LARGE,
+    MADE_WORK,
+    MIDDLE,
     MOST_PAIRS,
     NARROW,
     SHARE,
+    SMALL,
     THREADS,
+    WORK,
     large_from,
     matvec_form,
     matvec_groups,
+    middle_form,
     pairs,
+    rounding_form,
     tile_form,
     tile_shape,
     tile_shares,
@@ -33,6 +43,7 @@ from wgemma.model.weights import Matrix, MatrixPart
 MOST_JOINED = 4  # splits of a history that a mat-vec joins on the fly
 AT_ONCE = Z_SHARE // (4 * THREADS)  # vectors of a row that a low_share.wgsl thread reads at once
 CROWD = 4  # rows per expert, on average, from which they are grouped
+PACKED = 16  # rows per expert, on average, from which tiles are tall however few rows there are
 TALL = 32  # the most rows of one expert in a tile of tile.wgsl
 
 
@@ -47,6 +58,7 @@ class Residual:
     x: Buffer  # many rows compute it here beforehand
     scale: float
     norm: bool
+    parts: int = 0  # if more, `pending` is in so many partial sums
 
     @property
     def columns(self) -> int:
@@ -58,13 +70,33 @@ class Residual:
         return pairs(self.columns) > MOST_PAIRS
 
     def constants(self, columns: int) -> dict[str, Any]:
-        return {"MADE": "residual", "NORM": self.norm, "PAIRS": pairs(columns)}
+        return {"MADE": "residual", **self.form(columns)}
+
+    def form(self, columns: int, threads: int = THREADS) -> dict[str, Any]:
+        """The constants of residual.wgsl."""
+        parts = {"PARTS": True} if self.parts else {}
+        return {"NORM": self.norm, "PAIRS": pairs(columns, threads), **parts}
 
     def bindings(self) -> dict[str, Binding]:
         return {"h": self.h, "o": self.pending, "norms": self.norms, "h_out": self.h_out}
 
     def params(self, rows: int, eps: float) -> dict[str, float]:
-        return {"scale": self.scale, "eps": eps}
+        parts = {"o_parts": self.parts, "o_step": rows * self.columns // 4} if self.parts else {}
+        return {"scale": self.scale, "eps": eps, **parts}
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """An input of 2 to 64 rows that is there in bytes (kernels/to_bytes.wgsl), two each if `fine`, and maybe in f32."""
+
+    given: Binding | None
+    bytes: Buffer
+    fine: bool
+
+    @property
+    def x(self) -> Binding:
+        assert self.given is not None
+        return self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +129,11 @@ class Groups:
     rounded: Buffer | None = None  # room for 8-bit inputs, if rounding is allowed
     tall: int = TALL
 
+    @property
+    def small(self) -> bool:
+        """Whether tiles are small, so that a product can finish its output."""
+        return self.tall < TALL
+
     @staticmethod
     def count(rows: int, slots: int, experts: int, tall: int = TALL) -> int:
         """The most tiles for any choice of experts."""
@@ -115,8 +152,8 @@ class Choices:
     groups: Groups | None = None
 
 
-Input: TypeAlias = Residual | Binding
-# "exact": all f32. "fast", if the device can: 8-bit inputs for a few rows, or 16-bit for a `fine` result; for many
+Input: TypeAlias = Residual | Rounded | Binding
+# "exact": all f32. "fast", if the device can: 8-bit inputs for up to 64 rows, or 16-bit for a `fine` result; for many
 # rows 8-bit if there is room for them (`Result.rounded`).
 Precision: TypeAlias = Literal["exact", "fast"]
 
@@ -132,9 +169,10 @@ class Result:
 
     Before that, adapters are added: the results are those of `low` from `low_first` on, and `z` comes from `project`,
     unless the product `meets`.
-    A fast product of a few rows rounds its input to eight bits, or to sixteen for a `fine` result; for many rows to
-    eight if `rounded` has room, 48 bytes for 32 numbers, and no SOFTCAP or SCALE follows. For many rows, workgroups may
-    also split a sum, if `parts` has room for the partial sums.
+    A fast product of up to 64 rows rounds its input to eight bits, or to sixteen for a `fine` result; more than a few
+    need room in `bytes`, 48 bytes for 32 numbers, or 80. For many rows it rounds to eight if `rounded` has room and no
+    SOFTCAP or SCALE follows. Unless for a few rows, workgroups may also split a sum, if `parts` has room for the
+    partial sums; of up to 64 rows these may stay there, if it `leaves` them.
     """
 
     y: Binding
@@ -146,12 +184,15 @@ class Result:
     side_offset: int = 0
     cap: float = 0.0
     bare: Buffer | None = None  # for many rows: the input of GEGLU and PLE
+    bytes: Buffer | None = None  # for up to 64 rows: their rounded input
     rounded: Buffer | None = None  # for many rows: their 8-bit input
-    parts: Buffer | None = None  # for many rows: partial sums
+    parts: Buffer | None = None  # for more than a few rows: partial sums
     low: Low | None = None
     z: Binding | None = None
     low_first: int = 0
     fine: bool = False
+    leaves: bool = False
+    rounds: bool = False  # GEGLU's results go to y in bytes (Matmuls.hands_on)
 
     def bindings(self) -> dict[str, Binding]:
         return {"y": self.y} if self.side is None else {"y": self.y, "side": self.side}
@@ -202,6 +243,10 @@ class Matmuls:
     """Records products on one device."""
 
     few = FEW
+    middle = MIDDLE
+    exact_middle = EXACT_MIDDLE
+    work = (WORK, MADE_WORK)
+    grouped = GROUPED
     narrow = NARROW
     busy = BUSY
     share = SHARE
@@ -213,34 +258,55 @@ class Matmuls:
         self.eps = eps
         self.quick = precision == "fast"
 
-    def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
-        """The product of every row."""
-        if rows <= self.few:
-            if isinstance(source, Residual) and source.settles:
-                source = self.settle(tape, rows, source)
-            for part in matrix.parts:
-                self._matvec(tape, matrix, part, rows, source, result)
-        else:
-            self._tiles(tape, matrix, rows, source, result)
+    def avoid_middle(self) -> None:
+        """Leaves the work of middle.wgsl to the other kernels."""
+        self.middle, self.exact_middle, self.grouped = (0, 0), 0, (0, 0)
+
+    def linear(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> int:
+        """The product of every row. Returns how many partial sums it leaves in `result.parts`, 0 for a whole result."""
+        if not self._is_small(matrix, rows, result, makes=isinstance(source, Residual) and not source.settles):
+            return self._tiles(tape, matrix, rows, source, result)
+        if isinstance(source, Residual) and source.settles:
+            source = self.settle(tape, rows, source)
+        for part in matrix.parts:
+            self._matvec(tape, matrix, part, rows, source, result)
+        return 0
+
+    def hands_on(self, matrix: Matrix, then: Matrix, rows: int, source: Input, result: Result, last: Result) -> bool:
+        """Whether the product with a matrix, and GEGLU, can give its result in the bytes that the product with another
+        reads, without f32 numbers."""
+        makes = isinstance(source, Residual) and not source.settles
+        if result.fine or last.fine or not self.reads_bytes(then, rows, last):
+            return False
+        whole = all(part.first % 64 == 0 for part in matrix.parts)
+        form = rounding_form(self.device, rows, matrix.rows) if whole else None
+        return form is not None and self.reads_bytes(matrix, rows, result, makes=makes)
+
+    def reads_bytes(self, matrix: Matrix, rows: int, result: Result, *, makes: bool = False) -> bool:
+        """Whether the product needs its input in bytes only. `makes`: otherwise it would make the input on the fly."""
+        if result.low is not None or rows > self.middle[1] or not self._rounds(matrix, result):
+            return False
+        return not self._is_small(matrix, rows, result, makes=makes)
 
     def thin(
         self, tape: Tape, matrix: Matrix, rows: int, source: Binding, y: Buffer, parts: Buffer | None = None
     ) -> None:
         """The product with a matrix of few rows: each gets its own workgroup, if it is f32 like an adapter's."""
-        if rows > self.few or matrix.kind != "F32" or len(matrix.parts) > 1:
+        if rows > max(self.few, self.middle[1]) or matrix.kind != "F32" or len(matrix.parts) > 1:
             self.linear(tape, matrix, rows, source, Result(y, parts=parts))
             return
         bindings: dict[str, Binding] = {"a": matrix.parts[0].codes, "x": source, "z": y}
         constants = {"THREADS": THREADS, "AHEAD": AT_ONCE, "BARE": True}
         tape.run("low_project", [matrix.rows, rows], bindings, {"blocks": matrix.blocks, "shares": 1}, constants)
 
-    def joins(self, matrix: Matrix, rows: int, heads: int, splits: int) -> bool:
+    def joins(self, matrix: Matrix, rows: int, heads: int, splits: int, result: Result | None = None) -> bool:
         """Whether the product with this matrix can join its input itself."""
-        fits = rows <= self.few and splits <= MOST_JOINED and heads * MOST_JOINED <= THREADS
+        small = rows <= self.few if result is None else self._is_small(matrix, rows, result, makes=True)
+        fits = small and splits <= MOST_JOINED and heads * MOST_JOINED <= THREADS
         return fits and bool(matvec_form(self.device, matrix)["WHOLE"])
 
     def joined(self, tape: Tape, matrix: Matrix, rows: int, source: Joined, result: Result) -> None:
-        """The product of a few rows that are still to be joined."""
+        """The product of rows that are still to be joined."""
         if result.low is not None and result.z is not None and not result.meets:
             x = self._project_few(tape, result.low, rows, source, result.z)
             self.linear(tape, matrix, rows, x, result)
@@ -251,8 +317,11 @@ class Matmuls:
     def side_by_side(self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Input, result: Result) -> None:
         """Several matrices on one input, with their results side by side: queries, keys and values, or gate and up of
         two types."""
-        settled = source
-        if isinstance(source, Residual) and (rows > self.few or source.settles):
+        settled, makes = source, isinstance(source, Residual) and not source.settles
+        small = [self._is_small(matrix, rows, result, makes=makes) for matrix in matrices]
+        if not all(small) and any(self._in_the_middle(matrix, rows, result) for matrix in matrices):
+            settled = self._prepared(tape, matrices, rows, source, result)
+        elif isinstance(source, Residual) and not (makes and all(small)):
             settled = self.settle(tape, rows, source)
         offset = 0
         for matrix in matrices:
@@ -266,7 +335,7 @@ class Matmuls:
             return source
         if rows <= self.few:
             return self._project_few(tape, low, rows, source, z)
-        x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+        x = self.settled(tape, rows, source)
         self._tiles(tape, low.a, rows, x, Result(z, then="SCALE", side=low.scales, side_stride=low.scale_step))
         return x
 
@@ -281,13 +350,16 @@ class Matmuls:
             tape.run("low_project", grid, bindings, params, {"THREADS": THREADS, **source.constants(columns)})
             return source.x
         constants = {"THREADS": THREADS, "AHEAD": AT_ONCE}
-        tape.run("low_project", [*grid, shares], {**bindings, "x": source}, params, constants)
-        return source
+        x = source.x if isinstance(source, Rounded) else source
+        tape.run("low_project", [*grid, shares], {**bindings, "x": x}, params, constants)
+        return x
 
     def group(self, tape: Tape, choices: Choices, groups: Groups) -> Choices:
         """Groups the rows by expert, for `experts`, unless there are too few."""
-        pairs = choices.rows * choices.slots
-        if choices.rows <= self.few or pairs < CROWD * choices.experts:
+        pairs, (fewest, most) = choices.rows * choices.slots, self.grouped
+        if fewest <= choices.rows <= most and pairs < PACKED * choices.experts:
+            groups = replace(groups, tall=SMALL)
+        elif choices.rows <= self.few or pairs < CROWD * choices.experts:
             return choices
         bindings: dict[str, Binding] = {"chosen": choices.chosen, "order": groups.order, "tiles": groups.tiles}
         tape.run("group", [choices.experts], bindings, {"pairs": pairs, "tall": groups.tall}, {"THREADS": THREADS})
@@ -304,11 +376,11 @@ class Matmuls:
         geglu: bool = False,
         weights: Buffer | None = None,
     ) -> None:
-        """Each row's product with its chosen experts, weighted if there are `weights`. Grouped rows do not support
-        GEGLU."""
+        """Each row's product with its chosen experts, weighted if there are `weights`. Of grouped rows, only those in
+        small tiles support GEGLU."""
         if choices.groups is not None:
-            assert not geglu
-            self._grouped(tape, matrix, choices, choices.groups, source, y, weights)
+            assert choices.groups.small or not geglu
+            self._grouped(tape, matrix, choices, choices.groups, source, y, weights, geglu=geglu)
             return
         slots, per_expert = choices.slots, matrix.rows // choices.experts
         kernel = "experts_matvec"
@@ -331,32 +403,45 @@ class Matmuls:
         source: Binding,
         y: Binding,
         weights: Buffer | None,
+        *,
+        geglu: bool,
     ) -> None:
         rows, slots, experts = choices.rows, choices.slots, choices.experts
         per_expert = matrix.rows // experts
-        constants = tile_shape(groups.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True}
-        constants["WEIGHTED"] = weights is not None
         share = slots if weights is None else 1
-        across = [-(-per_expert // 64), Groups.count(rows, slots, experts, groups.tall)]
         rounded = self._rounded(tape, matrix, rows * slots // share, source, groups.rounded)
+        if groups.small:
+            form, _ = middle_form(self.device, SMALL, matrix.rows, matrix.blocks, quick=rounded is not None)
+        else:
+            form = tile_shape(groups.tall) | ({} if rounded is None else {"QUICK": True})
+        constants = form | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weights is not None}
+        constants["GEGLU"] = geglu
+        across = [-(-per_expert // form.get("COLUMNS", 64)), Groups.count(rows, slots, experts, groups.tall)]
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "y": y, "order": groups.order, "tiles": groups.tiles}
             if weights is not None:
                 bindings["weights"] = weights
             params = {"blocks": matrix.blocks, "n": per_expert, "rows": rows * slots}
-            params |= {"y_stride": per_expert, "y_offset": 0, "share": share, **part.experts(per_expert)}
-            if rounded is None:
+            params |= {"y_stride": per_expert // (2 if geglu else 1), "y_offset": 0}
+            params |= {"share": share, **part.experts(per_expert)}
+            if groups.small:
+                tape.run("middle", across, {**bindings, "x": rounded or source}, params, constants)
+            elif rounded is None:
                 tape.run("tile", across, {**bindings, "x": source}, params, constants)
             else:
-                bindings["bytes"] = rounded
-                tape.run("tile_bytes", across, bindings, params, constants | {"QUICK": True})
+                tape.run("tile_bytes", across, {**bindings, "bytes": rounded}, params, constants)
 
-    def settle(self, tape: Tape, rows: int, source: Residual) -> Buffer:
-        """Computes the input into its own buffer."""
+    def settle(
+        self, tape: Tape, rows: int, source: Residual, room: Buffer | None = None, *, fine: bool = False
+    ) -> Buffer:
+        """Computes the input into its own buffer, and its bytes into `room`."""
         columns = source.columns
-        constants = {"THREADS": self.threads, "NORM": source.norm, "PAIRS": pairs(columns, self.threads)}
+        constants = {"THREADS": self.threads, **source.form(columns, self.threads)}
         bindings: dict[str, Binding] = {**source.bindings(), "x": source.x}
-        params = {"blocks": columns // 32, "scale": source.scale, "eps": self.eps}
+        if room is not None:
+            constants |= {"ROUNDS": True, "FINE": fine}
+            bindings["bytes"] = room
+        params = {"blocks": columns // 32, **source.params(rows, self.eps)}
         tape.run("norm", [rows], bindings, params, constants)
         return source.x
 
@@ -380,7 +465,7 @@ class Matmuls:
             bindings |= source.bindings()
             params |= source.params(rows, self.eps)
         else:
-            bindings["x"] = source
+            bindings["x"] = source.x if isinstance(source, Rounded) else source
         makers = 0
         if result.low is not None:
             constants |= {"LOW": True, "SHARES": result.low.shares}
@@ -397,15 +482,23 @@ class Matmuls:
             params |= result.params(part.first)
         tape.run("matvec", [makers + matvec_groups(part.rows, constants), rows], bindings, params, constants)
 
-    def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> None:
-        x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+    def _tiles(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> int:
+        low, capped = result.low is not None, result.then == "SOFTCAP"
+        middle = self._in_the_middle(matrix, rows, result)
+        if middle and not low:
+            return self._middle(tape, matrix, rows, source, result)
+        x = self.settled(tape, rows, source)
         place = Destination(result.y, result.stride or matrix.rows, result.offset)
         product = result.then in ("GEGLU", "PLE")  # needs another kernel
         if product:
             assert result.bare is not None
             place = Destination(result.bare, matrix.rows)
-        capped, low = result.then == "SOFTCAP", result.low is not None
-        if result.then == "SCALE" or (capped and not low):
+        if middle:
+            bare = replace(
+                result, y=place.y, stride=place.stride, offset=place.offset, then="", side=None, leaves=False
+            )
+            self._middle(tape, matrix, rows, x, bare)
+        elif result.then == "SCALE" or (capped and not low):
             self._finished(tape, matrix, rows, x, result, place)
         else:
             self._bare(tape, matrix, rows, x, result, place)
@@ -421,6 +514,78 @@ class Matmuls:
             count = matrix.rows // 2 if result.then == "GEGLU" else matrix.rows
             mode = {"GEGLU": True} if result.then == "GEGLU" else {"SIDE": True}
             tape.run("activate", [-(-count // 256), rows], bindings, {"n": count, **result.params()}, mode)
+        return 0
+
+    def _is_small(self, matrix: Matrix, rows: int, result: Result, *, makes: bool) -> bool:
+        """Whether matvec.wgsl computes this product: of a few rows, and with rounded inputs of more if that is little
+        work. `makes`: the input is made on the fly."""
+        fewest, most = self.middle
+        if result.low is not None or not self._rounds(matrix, result) or not fewest <= rows <= most:
+            return rows <= self.few
+        return rows * matrix.rows * matrix.blocks <= self.work[makes]
+
+    def _in_the_middle(self, matrix: Matrix, rows: int, result: Result) -> bool:
+        """Whether middle.wgsl computes this product, if it is too large for matvec.wgsl."""
+        if result.then == "SCALE":
+            return False
+        return rows <= (self.middle[1] if self._rounds(matrix, result) else self.exact_middle)
+
+    def _rounds(self, matrix: Matrix, result: Result) -> bool:
+        """Whether a product with up to 64 rows rounds its input, given room for it."""
+        return result.bytes is not None and self.quick and matrix.planes.quick and rounds_many(self.device)
+
+    def settled(self, tape: Tape, rows: int, source: Input) -> Binding:
+        """The input as f32 numbers in memory."""
+        if isinstance(source, Residual):
+            return self.settle(tape, rows, source)
+        return source.x if isinstance(source, Rounded) else source
+
+    def _prepared(
+        self, tape: Tape, matrices: tuple[Matrix, ...], rows: int, source: Input, result: Result
+    ) -> Rounded | Binding:
+        """The input of middle.wgsl, in bytes as well if a product with one of the matrices rounds it."""
+        room, fine = result.bytes, result.fine
+        if room is None or not any(self._rounds(matrix, result) for matrix in matrices):
+            return self.settled(tape, rows, source)
+        if isinstance(source, Rounded):
+            return source
+        if isinstance(source, Residual) and self.device.lanes("norm") > 1:
+            return Rounded(self.settle(tape, rows, source, room=room, fine=fine), room, fine)
+        x = self.settled(tape, rows, source)
+        self._to_bytes(tape, rows * matrices[0].blocks, x, room, fine=fine)
+        return Rounded(x, room, fine)
+
+    def _middle(self, tape: Tape, matrix: Matrix, rows: int, source: Input, result: Result) -> int:
+        """The product of 2 to 64 rows, with GEGLU, PLE or SOFTCAP fused, or in partial sums: how many it leaves."""
+        quick = self._rounds(matrix, result)
+        given = self._prepared(tape, (matrix,), rows, source, result)
+        assert not isinstance(given, Rounded) or given.fine == result.fine
+        x = (given.bytes if quick else given.x) if isinstance(given, Rounded) else given
+        each = 2 if result.then == "GEGLU" else 1  # rows of W for one result
+        most = result.parts.size // (4 * rows * matrix.rows) if result.parts and not result.then else 1
+        form, shares = middle_form(
+            self.device, rows, matrix.rows, matrix.blocks, quick=quick, fine=result.fine, most=most
+        )
+        if result.rounds:
+            form = rounding_form(self.device, rows, matrix.rows) or form
+        constants = form | {"TYPE": matrix.planes.reader} | ({result.then: True} if result.then else {})
+        place = Destination(result.y, result.stride or matrix.rows // each, result.offset)
+        goal = Destination(result.parts, matrix.rows) if result.parts and shares > 1 else place
+        for part in matrix.parts:
+            params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
+            params |= {"y_stride": goal.stride, "y_offset": goal.offset + part.first // each}
+            params |= result.params(part.first)
+            bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": goal.y}
+            if result.rounds:
+                bindings["bytes"] = bindings.pop("y")
+            grid = [-(-part.rows // form["COLUMNS"]), -(-rows // form["ROWS"]), shares]
+            tape.run("middle", grid, bindings, params, constants)
+        if goal is place:
+            return 0
+        if result.leaves:
+            return shares
+        self._add_up(tape, matrix, rows, shares, goal.y, place)
+        return 0
 
     def _finished(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Destination) -> None:
         """The product of many rows, with SOFTCAP or SCALE fused."""
@@ -447,19 +612,25 @@ class Matmuls:
                 grid = [-(-part.rows // 64), -(-rows // form["ROWS"]), shares]
                 tape.run("tile_bytes", grid, {**bindings, "bytes": rounded}, params, constants | form)
         if goal is not place:
-            params = {"n": matrix.rows, "rows": rows, "shares": shares}
-            params |= {"y_stride": place.stride, "y_offset": place.offset}
-            tape.run("add_up", [-(-matrix.rows // 256), rows], {"parts": goal.y, "y": place.y}, params)
+            self._add_up(tape, matrix, rows, shares, goal.y, place)
+
+    def _add_up(self, tape: Tape, matrix: Matrix, rows: int, shares: int, parts: Binding, place: Destination) -> None:
+        params = {"n": matrix.rows, "rows": rows, "shares": shares}
+        params |= {"y_stride": place.stride, "y_offset": place.offset}
+        tape.run("add_up", [-(-matrix.rows // 256), rows], {"parts": parts, "y": place.y}, params)
 
     def _rounded(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, rounded: Buffer | None) -> Buffer | None:
         """The 8-bit input of many rows, or None if the product does not round."""
         if rounded is None or not (self.quick and matrix.planes.quick and rounds_many(self.device)):
             return None
-        blocks = rows * matrix.blocks
+        self._to_bytes(tape, rows * matrix.blocks, x, rounded)
+        return rounded
+
+    def _to_bytes(self, tape: Tape, blocks: int, x: Binding, room: Buffer, *, fine: bool = False) -> None:
         groups = -(-blocks // 64)
         high = -(-groups // self.device.limits.workgroups)
-        tape.run("to_bytes", [-(-groups // high), high], {"x": x, "bytes": rounded}, {"blocks": blocks})
-        return rounded
+        grid = [-(-groups // high), high]
+        tape.run("to_bytes", grid, {"x": x, "bytes": room}, {"blocks": blocks}, {"FINE": fine})
 
     def _shares(self, matrix: Matrix, rows: int, parts: Buffer | None) -> int:
         """The number of partial sums for many rows."""

@@ -3,12 +3,31 @@
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from wgemma.gpu.ledger import Ledger
-from wgemma.model.passes import ROW_BYTES, pack_rows
 
 PAGE = 64  # positions
 _QUAD = 16  # bytes: four pages of a table
+
+
+class Row(NamedTuple):
+    """One token of one sequence, as in kernels/row.wgsl."""
+
+    used: int  # 0: padding; otherwise 1 + the positions before its window that it sees too
+    position: int
+    token: int = 0
+    sees: int = 0  # the last position its sliding layers attend to
+
+
+ROW_BYTES = 16
+
+
+def pack_rows(rows: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """Rows in the GPU's layout; a long prompt gives plain tuples, which cost less to make."""
+    numbers = list(chain.from_iterable(rows))
+    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.model import experts
 from wgemma.model.attention import SPLITS
 from wgemma.model.attention_tile import partial_words
+from wgemma.model.forms import MIDDLE
 from wgemma.model.text import TextWeights
 
 SHARED = {
@@ -82,5 +83,6 @@ def _sizes(ledger: Ledger, weights: TextWeights, rows: int, step: int, *, rounds
     if config.expert_count:
         sizes |= experts.scratch_words(config, rows)
     if rounds:
-        sizes["rounded"] = rows * max(d, wide // 2, config.experts_used * config.expert_width) * 12 // 32
+        small = min(rows, MIDDLE[1]) * max(d, heads) * 20 // 32  # two bytes each
+        sizes["rounded"] = max(rows * max(d, wide // 2, config.experts_used * config.expert_width) * 12 // 32, small)
     return sizes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.model.passes import Row
+from wgemma.model.rows import Row
 from wgemma.reference.backward_twins import rms_back
 from wgemma.reference.decoder import rotate
 from wgemma.reference.twins import Array, paired, turned, wide

@@ -20,8 +20,8 @@ from wgemma.files.quants import BY_NAME
 from wgemma.gpu.device import Binding, Buffer, Device, Span
 from wgemma.gpu.shaders import Values
 from wgemma.gpu.tape import Tape
-from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
+from wgemma.model.rows import Row
 from wgemma.model.weights import Matrix, MatrixPart, RowOrder, repack, room_for
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import quantize

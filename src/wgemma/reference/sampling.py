@@ -104,12 +104,17 @@ def peaks(logits: NDArray[np.float32], block: int = 64) -> tuple[NDArray[np.uint
 
 def drawn(ids: Ids, shares: Doubles, seed: int, position: int, margin: float) -> int:
     """The token drawn by a hash of seed and position, in id order; fails if rounding would decide it."""
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    goal = (_hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF))) >> 8) / 2**24
+    goal = draw_of(seed, position)
     order = np.argsort(ids)
     reached = np.cumsum(shares[order])
     assert np.abs(reached - goal).min() > margin, "choose another seed"
     return int(ids[order[int(np.searchsorted(reached, goal))]])
+
+
+def draw_of(seed: int, position: int) -> float:
+    """The random number of a seed and a position, in [0, 1)."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    return (_hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF))) >> 8) / 2**24
 
 
 def _hash(x: int) -> int:

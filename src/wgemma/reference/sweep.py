@@ -17,6 +17,7 @@ from wgemma.reference.cases import (
     audio,
     experts,
     matmul,
+    middle,
     sampling,
     stream,
     tiles,
@@ -40,7 +41,7 @@ class CaseVerdict:
 
 def cases() -> Iterator[Case]:
     """All cases, kernel by kernel."""
-    inference = (weights, stream, matmul, tiles, experts, attention, attention_tile, sampling, audio, vision)
+    inference = (weights, stream, matmul, middle, tiles, experts, attention, attention_tile, sampling, audio, vision)
     for family in (*inference, training, training_attention, training_experts):
         yield from family.cases()
 

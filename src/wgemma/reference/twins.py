@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.model.passes import Row
+from wgemma.model.rows import PAGE, Row
 from wgemma.model.weights import RowOrder
 from wgemma.reference.decoder import attend, gelu, rms, rotate, softcap
 
@@ -205,14 +205,21 @@ def kv(k_raw: Array, v_raw: Array, norm: Array, turns: Array, eps: float) -> tup
     return paired(turned(k_raw, norm, turns, eps)), rms(wide(v_raw), eps)
 
 
-def attention(q: Array, keys: Array, values: Array, rows: Sequence[Row], window: int, ring: int) -> Array:
-    """softmax(q · k) v of every row over the places [places, kv_heads, D] it sees; 0 for an unused row. [R, H, D]"""
+def places(positions: Array, table: Array) -> Array:
+    """Where positions lie in the arena."""
+    found: Array = table[positions // PAGE] * PAGE + positions % PAGE
+    return found
+
+
+def attention(q: Array, keys: Array, values: Array, rows: Sequence[Row], window: int, tables: Sequence[Array]) -> Array:
+    """softmax(q · k) v of every row over the places [places, kv_heads, D] it sees, by its own table; 0 for an unused
+    row. [R, H, D]"""
     out = np.zeros(q.shape)
     for r, row in enumerate(rows):
         if row.used:
             begin = row.position + 1 - window - (row.used - 1)
             first, last = (max(begin, 0), row.sees) if window else (0, row.position)
-            at = np.arange(first, last + 1) % ring
+            at = places(np.arange(first, last + 1), tables[r])
             all_of_them = np.ones((1, at.size), dtype=np.bool_)
             out[r] = attend(wide(q[r : r + 1]), wide(keys)[at], wide(values)[at], all_of_them).reshape(q.shape[1:])
     return out

@@ -21,19 +21,23 @@ from importlib.resources import files
 from operator import mul
 from typing import Literal, NamedTuple, TypeAlias
 
+from wgemma.engine.options import Options
 from wgemma.engine.sampling import Sampling
+from wgemma.engine.slots import bucket_of
 from wgemma.files.gguf import Tensor
 from wgemma.files.quants import BY_NAME
 from wgemma.model.attention import in_pieces
-from wgemma.model.cache import PAGE
 from wgemma.model.config import Config, find_tensors
-from wgemma.model.forms import MOST_PAIRS, NARROW, large_from, pairs, tile_shares
+from wgemma.model.forms import FEW as MOST_FEW
+from wgemma.model.forms import MADE_WORK, MIDDLE, MOST_PAIRS, NARROW, WORK, large_from, pairs, tile_shares
+from wgemma.model.planes import PLANES
+from wgemma.model.rows import PAGE
 from wgemma.model.text import attention_inputs
 
 SUMS = 12  # numbers kept per output
 PERIODS = (256, 32)
 ROWS = 70  # of a matrix: more than the width of a tile
-FEW = 3  # rows of activations, for matvec.wgsl
+FEW = 3  # rows of activations, for matvec.wgsl; middle.wgsl has them over and over
 MANY = (30, 129)  # for both forms of tile.wgsl: fewer than a short tile's rows, and more than a tall one's
 EXPERTS, SLOTS = 7, 3  # experts of ten rows each, and experts per row
 CHOSEN = (6, 0, 3, 2, 5, 1, 0, 4, 6)  # [FEW, SLOTS]
@@ -48,14 +52,15 @@ ROUTED, ROUTES = 128, 8  # experts to choose from, and how many are chosen
 HEAD_SIZES = (32, 64, 128, 256, 512)
 HEADS, KV_HEADS = 4, 2
 WINDOW = 200  # more keys than attention takes at a time, except with the smallest heads
-DEPTH = 2 * PAGE  # of a full layer's history, in two segments; a ring has half of it
+DEPTH = 8 * PAGE  # of a full layer's history; a ring has half of it
+PAGES, RING = (5, 2, 7, 0, 3, 6, 1, 4), (2, 0, 3, 1)  # their order in the arena
 TURNING, BASE = 4, 100.0  # pairs that rotate: always the same few; the others do not
 LOOKING = {  # rows of attention problems by kind of layer: (used, position, sees)
     "sliding": ((1, 5, 5), (1, 100, 103), (1, 300, 300), (0, 9, 9)),
     "full": ((1, 0, 0), (1, 200, 200), (1, 511, 511), (0, 9, 9)),
 }
 STORING = ((1, 254, 254), (1, 255, 255), (1, 256, 256), (0, 257, 257))  # rows of kv problems
-SEEN = ((253, 3), (0, 2))  # slots of the first and last segment to check: (first, count)
+SEEN = ((253, 3), (256, 2))  # positions to check: (first, count)
 
 VOCAB, POSITION, SUPPRESSED = 1500, 41, 77  # 77 is the largest logit; more than fit the list of sample.wgsl
 SAMPLINGS = {
@@ -153,6 +158,32 @@ def matrix_bytes(kind: str, columns: int) -> bytes:
     return b"".join(data * count + data[:rest] for data in rows)
 
 
+def fine_bytes(values: Sequence[float]) -> bytes:
+    """Blocks of 32 numbers as to_bytes.wgsl makes them with FINE."""
+    out = b""
+    for start in range(0, len(values), 32):
+        block = values[start : start + 32]
+        scale = max(map(abs, block)) / 32639
+        whole = [round(number / scale) if scale else 0 for number in block]
+        upper, lower = (bytes(number + add >> shift & 255 for number in whole) for add, shift in ((128, 8), (0, 0)))
+        out += upper + struct.pack("<4f", scale, scale * sum(whole[:16]), scale * sum(whole[16:]), 0) + lower
+    return out
+
+
+def from_bytes(data: bytes) -> list[float]:
+    """Back from the bytes of to_bytes.wgsl, without FINE."""
+    return [code * scale for *codes, scale, _, _, _ in struct.iter_unpack("<32b4f", data) for code in codes]
+
+
+def pages(*, sliding: bool) -> Sequence[int]:
+    """The page table of a sequence; a ring is gone round twice."""
+    return 2 * RING if sliding else PAGES
+
+
+def place_of(position: int, *, sliding: bool) -> int:
+    return pages(sliding=sliding)[position // PAGE] * PAGE + position % PAGE
+
+
 def cached(label: str, count: int, kv: str) -> bytes:
     """Keys or values in the cache's format, the same numbers in f16 and f32."""
     raw = blocks("F16", count, label)
@@ -205,9 +236,11 @@ class Problem:
     head: int = 0
     fine: bool = False  # for a few rows: see `Result` and `matvec_form`
     deep: bool = False
-    in_bytes: bool = False  # for many rows
+    in_bytes: bool = False  # for many rows: their input; for middle.wgsl: its result
     tall: bool = False
     shared: bool = False
+    n: int = 0  # for middle.wgsl: the matrix's rows, which decide on its form, and the most rows of activations
+    rows: int = 0
 
     @property
     def answer(self) -> str:
@@ -216,7 +249,8 @@ class Problem:
         source, head = ("x", 0) if self.source in ("joined", "thin") else (self.source, self.head)
         layer = ("sliding" if self.sliding else "full") if self.kernel in ("kv", "attention") else ""
         flags = ("without v" if self.without_v else "", "suppressed" if self.suppressed else "")
-        words = (self.kernel, source, self.then, self.activation, layer, self.sampling, *flags, self.kind, period, head)
+        kernel = "matvec" if self.kernel == "middle" else self.kernel
+        words = (kernel, source, self.then, self.activation, layer, self.sampling, *flags, self.kind, period, head)
         return " ".join(str(word) for word in words if word)
 
     def kernels(self, *, compact: bool) -> set[str]:
@@ -260,11 +294,11 @@ MATVEC_USES = (
 _SHARED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_down", "inp_gate")  # if K is long
 
 
-def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
-    """The problems for this model's kernels."""
+def problems_of(config: Config, tensors: Mapping[str, Tensor], options: Options) -> list[Problem]:
+    """The problems for this model's kernels, with those of several sequences only if there may be some."""
     width = config.width
     found = {Problem("norm", "norm", columns=width)}
-    found.update(_matrix_problems(config, find_tensors(config, tensors)))
+    found.update(_matrix_problems(config, find_tensors(config, tensors), options))
     for layer in config.layers:
         if layer.donor is None:
             shape = Problem("kv", sliding=layer.sliding, without_v=not layer.has_v, head=layer.head_dim)
@@ -278,10 +312,11 @@ def problems_of(config: Config, tensors: Mapping[str, Tensor]) -> list[Problem]:
     return sorted(found)
 
 
-def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
+def _matrix_problems(config: Config, tensors: Mapping[str, Tensor], options: Options) -> Iterator[Problem]:
     narrowest: dict[Problem, int] = {}  # tile.wgsl has one pipeline for all widths
     tall: set[Problem] = set()  # those with a matrix that takes tall tiles
     shared: list[Problem] = []  # one is enough: only the adding up has its own pipeline
+    middle: dict[Problem, Problem] = {}  # the largest of each kind is enough
     groups = [group for layer in config.layers for group in attention_inputs(layer, tensors)]
     together = {tensor: sum(other.shape[1] for other in group) for group in groups for tensor in group}
     for name, tensor in tensors.items():
@@ -308,6 +343,15 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
         if layer is not None and joined:
             product = replace(product, source="joined", head=layer.head_dim)
         yield product
+        if source not in ("thin", "experts") and _in_the_middle(kind, rows * columns // 32, makes, options):
+            down = tensors[f"{name.partition('.ffn_')[0]}.ffn_down.weight"] if then == "geglu" else None
+            hands_on = down is not None and _in_the_middle(down.type, math.prod(down.shape) // 32, False, options)
+            some = Problem("middle", source if source in ("sum", "head") else "x", then, kind=kind)
+            if fine and _rounds(kind, options):
+                some = replace(some, fine=True, source=product.source if joined else "x", head=product.head)
+            large = replace(some, columns=columns, n=rows, rows=bucket_of(options.slots), in_bytes=hands_on)
+            large = replace(large, shared=part in _SHARED)
+            middle[some] = max(large, middle.get(some, large), key=lambda other: (other.n * other.columns, other))
         if source == "head":
             continue
         in_bytes = part.startswith("ffn_") and source != "thin"  # with precision "fast"
@@ -322,6 +366,20 @@ def _matrix_problems(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[
     for tile, columns in narrowest.items():
         yield replace(tile, columns=columns, tall=tile in tall)
     yield from sorted(shared)[:1]
+    yield from middle.values()
+
+
+def _in_the_middle(kind: str, blocks: int, makes: bool, options: Options) -> bool:
+    """Whether decoding with all slots takes middle.wgsl for a matrix of this type and size, if the device can round;
+    `makes` as in `Matmuls`."""
+    rows = bucket_of(options.slots)
+    if _rounds(kind, options):
+        return rows >= MIDDLE[0] and rows * blocks > (MADE_WORK if makes else WORK)
+    return rows > MOST_FEW
+
+
+def _rounds(kind: str, options: Options) -> bool:
+    return options.precision == "fast" and PLANES[kind].quick
 
 
 @cache

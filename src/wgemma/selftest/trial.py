@@ -7,27 +7,36 @@ vocabulary, experts.
 import math
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wgemma.engine.options import Options
-from wgemma.engine.sampling import RESULT_BYTES, RING, Sampler
+from wgemma.engine.sampling import RESULT_BYTES, RESULTS_BYTES, RING, Sampler
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.sources import MemorySource
 from wgemma.gpu.device import Binding, Buffer, Device
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
-from wgemma.model.attention import SPLITS, look, store
-from wgemma.model.cache import Cache, CacheSegment
+from wgemma.model.attention import SPLITS, look, slices, store
+from wgemma.model.cache import Arena, CacheSegment
 from wgemma.model.config import PARTIAL_ROTARY, Config, LayerConfig
 from wgemma.model.decoder import Decoder, matmuls_for
 from wgemma.model.experts import norm_constants
-from wgemma.model.forms import LARGE, NARROW
-from wgemma.model.matmul import MOST_JOINED, Choices, Groups, Joined, Residual, Result, rounds_many
-from wgemma.model.passes import ROW_BYTES, Pass, Row, pack_rows
+from wgemma.model.forms import LARGE, NARROW, rounding_form
+from wgemma.model.matmul import (
+    MOST_JOINED,
+    Choices,
+    Groups,
+    Joined,
+    Residual,
+    Result,
+    Rounded,
+    rounds_many,
+)
+from wgemma.model.passes import Pass
 from wgemma.model.rotary import rotary_tables
-from wgemma.model.rows import PAGE, RowBuffer
+from wgemma.model.rows import PAGE, ROW_BYTES, Row, RowBuffer, pack_rows
 from wgemma.model.scratch import SharedActivations
 from wgemma.model.text import Attention, FeedForward, TextLayer, TextWeights
 from wgemma.model.weights import Matrix, RowOrder, Uploader
@@ -46,17 +55,35 @@ class Output:
     problem: Problem
     offset: int
     size: int
-    form: str = "f"  # of its numbers: f, e (f16) or I
-    columns: int = 0  # of rows that repeat a period
+    form: str = "f"  # of its numbers: f, e (f16), I or bytes (to_bytes.wgsl)
+    columns: int = 0  # of rows that repeat a period; or of `rows` in the answer
     scale: float = 1.0  # its numbers divided by the answer's
+    shares: int = 1  # partial sums it is in
+    rows: int = 0  # in which the rows of the answer return over and over, if not 0
 
     def error(self, arena: bytes, answer: Sequence[float]) -> float:
-        """The relative error."""
+        """The relative error; if rows return, the largest of any."""
+        wanted = [self.scale * number for number in answer]
+        errors = [math.dist(got, wanted) / math.hypot(*wanted) for got in self._folded(self._values(arena))]
+        return next(filter(math.isnan, errors), max(errors))
+
+    def _values(self, arena: bytes) -> Sequence[float]:
+        if self.form == "bytes":
+            return given.from_bytes(arena[self.offset : self.offset + self.size])
         count = self.size // struct.calcsize(self.form)
         values: Sequence[float] = struct.unpack_from(f"<{count}{self.form}", arena, self.offset)
-        got = given.fold(given.averaged(values, self.columns) if self.columns else values)
-        wanted = [self.scale * number for number in answer]
-        return math.dist(got, wanted) / math.hypot(*wanted)
+        if self.shares == 1:
+            return values
+        return [sum(values[i :: count // self.shares]) for i in range(count // self.shares)]
+
+    def _folded(self, values: Sequence[float]) -> Iterator[list[float]]:
+        if not self.rows:
+            yield given.fold(given.averaged(values, self.columns) if self.columns else values)
+            return
+        stride, width = len(values) // self.rows, self.columns
+        for first in (*range(0, self.rows - given.FEW, given.FEW), self.rows - given.FEW):
+            rows = sorted(range(first, first + given.FEW), key=lambda row: row % given.FEW)
+            yield given.fold([number for row in rows for number in values[row * stride : row * stride + width]])
 
 
 class Trial:
@@ -84,10 +111,10 @@ class Trial:
         self.decoder = self._make_decoder()
         self.matmuls = self.decoder.matmuls
         recorders: dict[str, Callable[[Problem], None]] = {
-            "embed": self._embed, "matvec": self._matvec, "tile": self._tile, "norm": self._norm,
-            "activate": self._activate, "ple": self._ple, "kv": self._kv, "attention": self._attention,
-            "experts_norm": self._experts_norm, "route": self._route, "experts_join": self._experts_join,
-            "sample": self._sample,
+            "embed": self._embed, "matvec": self._matvec, "middle": self._middle, "tile": self._tile,
+            "norm": self._norm, "activate": self._activate, "ple": self._ple, "kv": self._kv,
+            "attention": self._attention, "experts_norm": self._experts_norm, "route": self._route,
+            "experts_join": self._experts_join, "sample": self._sample,
         }  # fmt: skip
         for problem in wanted:
             recorders[problem.kernel](problem)
@@ -160,8 +187,14 @@ class Trial:
             self._inputs[key] = self._upload(given.repeated(values, columns, scales or (1.0,)).tobytes())
         return self._inputs[key]
 
-    def _rows(self, rows: Iterable[tuple[int, int, int]]) -> Buffer:
-        return self._upload(pack_rows(Row(used, position, 0, sees) for used, position, sees in rows))
+    def _pass(self, rows: Sequence[tuple[int, int, int]], cache: Arena, *, several: bool = False) -> Pass:
+        """A pass of rows of one sequence, or of several alike, with the pages of problems.py."""
+        made = RowBuffer(self.ledger, len(rows), given.DEPTH, several=several, label="self-test")
+        made.put_rows(Row(used, position, 0, sees) for used, position, sees in rows)
+        for row in range(len(rows) if several else 1):
+            for sliding in (False, True):
+                made.put_pages(row, 0, given.pages(sliding=sliding), sliding=sliding)
+        return Pass(self.tape, len(rows), made.buffer, made.tables, cache, given.DEPTH)
 
     @property
     def _end(self) -> int:
@@ -226,17 +259,21 @@ class Trial:
     def _joined(self, problem: Problem, share: float) -> None:
         """Identical pieces, so that joining them gives the same again."""
         matrix, heads = self._matrices[problem.kind, problem.columns], problem.columns // problem.head
-        values = given.numbers("x", given.FEW * given.period_of(problem.columns))
-        x = given.repeated(values, problem.columns, (share,))
-        pieces = array("f")
-        for first in range(0, len(x), problem.head):
-            pieces.extend(x[first : first + problem.head] * MOST_JOINED)
-        pieces.extend((0.0, 1.0) * (given.FEW * heads * MOST_JOINED))
         y = self._buffer(4 * given.ROWS * given.FEW)
-        room = self._upload(pieces.tobytes())
+        room = self._pieces(problem, given.FEW, share)
         joined = Joined(room, room, heads, problem.head, MOST_JOINED)
         self.matmuls.joined(self.tape, matrix, given.FEW, joined, Result(y, fine=True))
         self._keep(problem, y)
+
+    def _pieces(self, problem: Problem, rows: int, share: float) -> Buffer:
+        values = given.numbers("x", given.FEW * given.period_of(problem.columns))
+        x = given.repeated(values, problem.columns, (share,))
+        few = array("f")
+        for first in range(0, len(x), problem.head):
+            few.extend(x[first : first + problem.head] * MOST_JOINED)
+        pieces = (few * -(-rows // given.FEW))[: rows * problem.columns * MOST_JOINED]
+        pieces.extend((0.0, 1.0) * (rows * problem.columns // problem.head * MOST_JOINED))
+        return self._upload(pieces.tobytes())
 
     def _experts(self, problem: Problem) -> None:
         matrix, each = self._matrices[problem.kind, problem.columns], given.FEW * given.SLOTS
@@ -249,19 +286,81 @@ class Trial:
         self.matmuls.experts(self.tape, matrix, choices, x, y, geglu=geglu, weights=weights)
         self._keep(problem, y)
 
+    def _middle(self, problem: Problem) -> None:
+        """As many rows as there are slots, in the form of the model's own matrix: these are its first rows."""
+        matrix = replace(self._matrices[problem.kind, problem.columns], rows=problem.n)
+        quick = self.precision == "fast" and matrix.planes.quick and rounds_many(self.device)
+        rows = min(problem.rows, (self.matmuls.middle[1] if quick else self.matmuls.exact_middle))
+        if rows <= (0 if quick else self.matmuls.few):
+            return
+        columns, geglu, share = problem.columns, problem.then == "geglu", 1 / given.periods_of(problem.columns)
+        hands_on = quick and problem.in_bytes and rounding_form(self.device, rows, problem.n) is not None
+        width = given.ROWS // 2 if geglu else given.ROWS
+        stride = -(-width // 32) * 32 if hands_on else width
+        y = self._buffer(rows * (stride // 32 * 48 if hands_on else 4 * stride))
+        result = Result(y, stride, fine=problem.fine, bytes=self._buffer(rows * columns // 32 * 80), leaves=True)
+        if problem.shared and not problem.then:
+            result = replace(result, parts=self._buffer(2 * 4 * rows * problem.n))
+        if geglu:
+            result = replace(result, then="GEGLU", rounds=hands_on)
+        elif problem.then == "ple":
+            side_stride, offset = given.SIDE
+            side = self._over_and_over(self._put("side", given.FEW * side_stride), rows)
+            result = replace(result, then="PLE", side=side, side_stride=side_stride, side_offset=offset)
+        elif problem.source == "head":
+            result = replace(result, then="SOFTCAP", cap=given.CAP)
+        x = self._x_of_fine(problem, rows, share) if quick and problem.fine else self._x_of(problem, rows, share)
+        left = self.matmuls.linear(self.tape, matrix, rows, x, result)
+        if left and result.parts is not None:
+            some = self._buffer(left * rows * 4 * width)
+            for row in range(left * rows):
+                self.tape.copy(result.parts, 4 * row * problem.n, some, 4 * row * width, 4 * width)
+            self._keep(problem, some, shares=left, rows=rows, columns=width)
+        else:
+            self._keep(problem, y, form="bytes" if hands_on else "f", rows=rows, columns=width)
+
+    def _x_of(self, problem: Problem, rows: int, share: float) -> Buffer:
+        if problem.source not in ("sum", "head"):
+            return self._over_and_over(self._repeat("x", given.FEW, problem.columns, share), rows)
+        residual = self._residual(problem.columns, share, norm=problem.source == "head")
+        return self._over_and_over(self.matmuls.settle(self.tape, given.FEW, residual), rows)
+
+    def _x_of_fine(self, problem: Problem, rows: int, share: float) -> Rounded:
+        """In fine bytes, from the pieces of a history if the model has them from there."""
+        if problem.source != "joined":
+            few = self._upload(_fine_rows(problem.columns, share))
+            return Rounded(None, self._over_and_over(few, rows), fine=True)
+        room, heads = self._buffer(rows * problem.columns // 32 * 80), problem.columns // problem.head
+        bindings: dict[str, Binding] = {"partial": self._pieces(problem, rows, share), "bytes": room}
+        constants = {"HEAD": problem.head, "ROUNDS": True, "FINE": True}
+        grid = [heads, rows, slices(problem.head)]
+        self.tape.run("attention_join", grid, bindings, {"splits": MOST_JOINED}, constants)
+        return Rounded(None, room, fine=True)
+
+    def _over_and_over(self, few: Buffer, rows: int) -> Buffer:
+        """More rows, in which the few there are return."""
+        size = few.size // given.FEW * rows
+        many = self._buffer(size)
+        for offset in range(0, size, few.size):
+            self.tape.copy(few, 0, many, offset, min(few.size, size - offset))
+        return many
+
     def _tile(self, problem: Problem) -> None:
         if problem.source == "experts":
             self._crowd(problem)
             return
         matrix = self._matrices[problem.kind, problem.columns]
         self.matmuls.narrow = 0 if problem.tall else NARROW
-        for rows in given.MANY:
+        rounds = problem.in_bytes and self.precision == "fast" and rounds_many(self.device)
+        for answered in given.MANY:
+            # Rounded inputs of fewer rows are not for tiles: of more rows, the first ones have the same answers.
+            rows = max(given.MANY) if rounds else answered
             x = self._repeat("x", rows, problem.columns, 1 / given.periods_of(problem.columns))
             y = self._buffer(4 * rows * given.ROWS)
             rounded = self._buffer(rows * problem.columns // 32 * 48) if problem.in_bytes else None
             parts = self._buffer(8 * y.size) if problem.shared else None
             self.matmuls.linear(self.tape, matrix, rows, x, Result(y, rounded=rounded, parts=parts))
-            self._keep(problem, y)
+            self._keep(problem, y, size=4 * answered * given.ROWS)
 
     def _crowd(self, problem: Problem) -> None:
         """Many rows that share few experts."""
@@ -334,59 +433,55 @@ class Trial:
         self.tape.run("experts_join", [rows], bindings, params, norm_constants(columns))
         self._keep(problem, y, columns=columns)
 
-    def _with_cache(self, problem: Problem) -> tuple[TextLayer, Cache, list[CacheSegment]]:
-        """A layer with its own cache (in two segments if it is full) and rows of hashes in `qkv`."""
+    def _with_cache(self, problem: Problem) -> tuple[TextLayer, Arena, CacheSegment]:
+        """A layer with its own cache, and rows of hashes in `qkv`."""
         layer = self._layers[problem.sliding, not problem.without_v, problem.head]
         config = replace(self.config, layers=(layer.config,))
-        half = given.DEPTH // 2
-        cache = Cache(self.ledger, config, kv=self.kv, chunk=half - given.WINDOW, context=half)
-        if not layer.config.sliding:
-            cache.context = given.DEPTH
-            cache.grow(given.DEPTH)
+        cache = Arena(self.ledger, config, kv=self.kv, full=len(given.PAGES), sliding=len(given.RING))
         count = len(given.STORING) * layer.attention.width
         self.tape.copy(self._put("qkv", count), 0, self.decoder.scratch["qkv"], 0, 4 * count)
-        return layer, cache, cache.segments[layer.config.index]
+        (segment,) = cache.segments[layer.config.index]
+        return layer, cache, segment
 
     def _kv(self, problem: Problem) -> None:
-        layer, cache, segments = self._with_cache(problem)
-        rows = self._rows(given.STORING)
-        p = Pass(self.tape, len(given.STORING), rows, cache, given.DEPTH)
-        store(p, self.decoder.weights, self.decoder.scratch, layer, segments)
-        place = cache.token_bytes(layer.config)
-        for (first, count), segment in zip(given.SEEN, (segments[0], segments[-1]), strict=True):
+        layer, cache, segment = self._with_cache(problem)
+        store(self._pass(given.STORING, cache), self.decoder.weights, self.decoder.scratch, layer, [segment])
+        size = cache.token_bytes(layer.config)
+        for position, count in given.SEEN:
+            place = given.place_of(position, sliding=layer.config.sliding)
             for half in (segment.keys, segment.values):
-                self._keep(problem, half, first * place, count * place, form="e" if self.kv == "f16" else "f")
+                self._keep(problem, half, place * size, count * size, form="e" if self.kv == "f16" else "f")
 
     def _attention(self, problem: Problem) -> None:
-        layer, cache, segments = self._with_cache(problem)
-        place = cache.token_bytes(layer.config)
+        layer, cache, segment = self._with_cache(problem)
+        token, sliding = cache.token_bytes(layer.config), layer.config.sliding
         for label in ("keys", "values"):
             data = given.cached(label, given.DEPTH * given.KV_HEADS * problem.head, self.kv)
-            for segment in segments:
-                part = data[segment.first * place : (segment.first + segment.count) * place]
-                self.device.write(segment.keys if label == "keys" else segment.values, 0, part)
-        looking = given.LOOKING["sliding" if layer.config.sliding else "full"]
-        rows = self._rows(looking)
+            for position in range(0, segment.count, PAGE):
+                page, place = data[position * token :][: PAGE * token], given.place_of(position, sliding=sliding)
+                self.device.write(segment.keys if label == "keys" else segment.values, place * token, page)
+        looking = given.LOOKING["sliding" if sliding else "full"]
         size = 4 * len(looking) * given.HEADS * problem.head
         # One piece of many turns; and pieces of one turn each, unless the next product joins them.
-        for most in (1,) if layer.config.sliding else (1, SPLITS):
-            p = Pass(self.tape, len(looking), rows, cache, given.DEPTH)
-            look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
+        for most in (1,) if sliding else (1, SPLITS):
+            p = self._pass(looking, cache, several=True)
+            look(p, self.decoder.weights, self.decoder.scratch, layer, [segment], most=most)
             self._keep(problem, self.decoder.scratch["attended"], size=size)
         # Enough rows for the tile kernel.
-        p = Pass(self.tape, 3 * len(looking), self._rows(looking * 3), cache, given.DEPTH)
-        look(p, self.decoder.weights, self.decoder.scratch, layer, segments, most=most)
+        p = self._pass(looking * 3, cache)
+        look(p, self.decoder.weights, self.decoder.scratch, layer, [segment], most=most)
         self._keep(problem, self.decoder.scratch["attended"], size=size)
 
     def _sample(self, problem: Problem) -> None:
-        rows = RowBuffer(self.ledger, 1, given.POSITION + 1, several=False, label="self-test")
-        rows.put_rows([Row(1, given.POSITION - 1)])  # its page table says 0, as a new buffer does
-        sampler = Sampler(self.ledger, self.config, rows, self._buffer(4 * PAGE), slots=1)
-        self.device.write(sampler.logits, 0, given.logits().tobytes())
-        recipe = sampler.begin(0, given.SAMPLINGS[problem.sampling], given.VOCAB)
-        sampler.record(self.tape, recipe, given.DEPTH, rows=1)
-        result = given.POSITION % RING * RESULT_BYTES
-        self._keep(problem, rows.buffer, 0, ROW_BYTES, form="I")
+        """In the second of two slots, the first of which is empty."""
+        rows = RowBuffer(self.ledger, 2, given.POSITION + 1, several=True, label="self-test")
+        rows.put_rows([Row(0, 0), Row(1, given.POSITION - 1)])  # its page table says 0, as a new buffer does
+        sampler = Sampler(self.ledger, self.config, rows, self._buffer(4 * PAGE), slots=2)
+        self.device.write(sampler.logits, 4 * sampler.stride, given.logits().tobytes())
+        recipe = sampler.begin(1, given.SAMPLINGS[problem.sampling], given.VOCAB)
+        sampler.record(self.tape, recipe, given.DEPTH, rows=2)
+        result = RESULTS_BYTES + given.POSITION % RING * RESULT_BYTES
+        self._keep(problem, rows.buffer, ROW_BYTES, ROW_BYTES, form="I")
         self._keep(problem, sampler.results, result + 12, 8)  # total, highest
 
 
@@ -410,6 +505,15 @@ def _small(config: Config) -> Config:
         expert_width=32,
         suppress_tokens=(given.SUPPRESSED,) if config.suppress_tokens else (),
     )
+
+
+def _fine_rows(columns: int, share: float) -> bytes:
+    """The rows of x in fine bytes."""
+    period = given.period_of(columns)
+    x = [share * number for number in given.numbers("x", given.FEW * period)]
+    rest = bytes(80 * ((columns - given.periods_of(columns) * period) // 32))
+    rows = (given.fine_bytes(x[start : start + period]) for start in range(0, len(x), period))
+    return b"".join(row * given.periods_of(columns) + rest for row in rows)
 
 
 def _pairs(layer: LayerConfig) -> int:

@@ -1,6 +1,7 @@
 """Whether this GPU computes correctly: runs the kernels a model needs on small problems with stored answers.
 
-A wrong kernel falls back to its plain variant. The verdict is cached per adapter, driver and version: in a file beside
+A wrong kernel falls back to its plain variant, and middle.wgsl, if that is wrong too, to the kernels for fewer and for
+more rows. The verdict is cached per adapter, driver and version: in a file beside
 the downloaded models, or wherever another `keeper` puts it.
 """
 
@@ -9,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 TOLERANCE = 1e-3  # relative; an f16 cache may use half of it, everything else a hundredth
 ROUNDED = 3e-2  # with inputs rounded to eight bits, which may use half of it
 MOST_VERDICTS = 100
+AVOIDED = "without middle"  # stands among the kernels of a verdict if middle.wgsl is wrong in either variant
 
 
 async def prepare(
@@ -37,17 +39,17 @@ async def prepare(
     tensors: Mapping[str, Tensor],
     options: Options,
     meanwhile: Callable[[], object] = lambda: None,
-) -> None:
+) -> Options:
     """Makes sure that this model's kernels compute correctly here, each in its plain variant if necessary. Calls
-    `meanwhile` while they compile, if they do."""
+    `meanwhile` while they compile, if they do. Returns the options to go on with."""
     if any(layer.head_dim not in HEAD_SIZES for layer in config.layers):
-        return  # unsupported by any kernel; loading will say so
-    wanted = problems_of(config, tensors)
+        return options  # unsupported by any kernel; loading will say so
+    wanted = problems_of(config, tensors, options)
     key = _key(device, wanted, options)
     known = (await _read()).get(key)
     if known is not None:
         device.distrust(known)
-        return
+        return replace(options, middle=AVOIDED not in known)
     kernels = {"repack"}.union(*(problem.kernels(compact=device.compact) for problem in wanted))
     untouched = not any(device.plain(kernel) for kernel in kernels)
     wrong = (await self_test(device, config, wanted, options, meanwhile)).wrong
@@ -60,19 +62,26 @@ async def prepare(
             if problem is base or "repack" in wrong or problem.kernels(compact=device.compact) & wrong
         ]
         still = wrong & (await self_test(device, config, again, options)).wrong
-        if still:
+        if still - {"middle"}:
             raise DeviceError(
                 f"{device.info.name} computes wrong numbers in {_listed(still)}, even in the plain variant. Install a "
                 "newer driver, or load the model with device='reference'; `wgemma doctor --sweep` shows details."
             )
-        log.warning(
-            "%s computes wrong numbers in %s; the plain variant, which is slower, takes over. "
-            "A newer driver may help; `wgemma doctor --sweep` shows more.",
-            device.info.name,
-            _listed(wrong),
-        )
+        told = {"the plain variant, which is slower, takes over": wrong - still}
+        told["several sequences at a time do without it, which is slower"] = still
+        for instead, names in told.items():
+            if names:
+                log.warning(
+                    "%s computes wrong numbers in %s; %s. A newer driver may help; `wgemma doctor --sweep` shows more.",
+                    device.info.name,
+                    _listed(names),
+                    instead,
+                )
+        if still:
+            wrong |= {AVOIDED}
     if untouched:  # otherwise the verdict would cover only plain kernels
         await _remember(key, wrong)
+    return replace(options, middle=AVOIDED not in wrong)
 
 
 def _listed(kernels: Iterable[str]) -> str:
@@ -110,8 +119,9 @@ def judge(arena: bytes, outputs: Iterable[Output], *, fast: bool, compact: bool)
     wrong: set[str] = set()
     readers: dict[str, bool] = {}  # by weight type, whether any is right
     for problem, own in groupby(outputs, key=lambda output: output.problem):
-        pairs = list(zip(own, answers()[problem.answer], strict=True))
-        rounds = fast and (problem.kernel == "matvec" or problem.in_bytes)
+        told, middle = answers()[problem.answer], problem.kernel == "middle"
+        pairs = list(zip(own, told[:1] if middle else told, strict=True))
+        rounds = fast and (problem.kernel == "matvec" or problem.in_bytes or (middle and not problem.fine))
         tolerance = ROUNDED if rounds else TOLERANCE
         right = all(output.error(arena, answer) <= tolerance for output, answer in pairs)  # False for NaN
         if not right:

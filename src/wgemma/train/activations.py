@@ -8,8 +8,6 @@ otherwise every layer has its own.
 from wgemma.gpu.device import Buffer
 from wgemma.gpu.ledger import Ledger
 from wgemma.model.adapters import Lows
-from wgemma.model.cache import CacheSegment
-from wgemma.model.config import Config
 from wgemma.model.experts import scratch_words
 from wgemma.model.text import TextLayer, TextWeights
 
@@ -114,31 +112,3 @@ class KeptActivations:
 
 def _made(ledger: Ledger, sizes: Sizes) -> dict[str, Buffer]:
     return {name: ledger.buffer(4 * size, name) for name, size in sizes.items()}
-
-
-class PackedCache:
-    """Keys and values of a pass of packed rows, in f32, with row r's key in slot r (kernels/kv.wgsl).
-
-    With `checkpointing`, layers whose keys no other layer shares take turns in one buffer.
-    """
-
-    packed = True
-    kv = "f32"
-    ring = 1 << 31
-
-    def __init__(self, ledger: Ledger, config: Config, rows: int, *, checkpointing: bool) -> None:
-        self.segments: dict[int, list[CacheSegment]] = {}
-        self.shared = {layer.donor for layer in config.layers if layer.donor is not None}
-        owners = [layer for layer in config.layers if layer.donor is None]
-        sizes = {layer.index: 4 * rows * layer.kv_heads * layer.head_dim for layer in owners}
-        passing: CacheSegment | None = None
-        for index, size in sorted(sizes.items(), key=lambda each: -each[1]):  # the largest comes first
-            keep = index in self.shared or not checkpointing
-            segment = passing if passing and not keep else _segment(ledger, rows, size)
-            passing = passing if keep else segment
-            self.segments[index] = [segment]
-
-
-def _segment(ledger: Ledger, rows: int, size: int) -> CacheSegment:
-    keys, values = (ledger.buffer(size, f"{name} of packed rows") for name in ("keys", "values"))
-    return CacheSegment(0, rows, keys, values)

@@ -13,11 +13,12 @@ from wgemma.gpu.device import Binding, Buffer, Span
 from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import NEVER, Low, Lows
+from wgemma.model.cache import PackedCache
 from wgemma.model.forms import THREADS, tile_back_form
 from wgemma.model.passes import Pass
 from wgemma.model.text import Experts, TextLayer
 from wgemma.model.weights import Matrix
-from wgemma.train.activations import PackedCache, gradient_sizes
+from wgemma.train.activations import gradient_sizes
 from wgemma.train.flat import Flat
 from wgemma.train.forward import TrainingDecoder
 

@@ -9,7 +9,7 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows
 from wgemma.model.direct import DirectMatmuls
-from wgemma.model.matmul import Input, Matmuls, Residual
+from wgemma.model.matmul import Input, Matmuls
 
 
 class Dropout:
@@ -37,12 +37,15 @@ class ManyRows(Matmuls):
     """Products that use the many-row path for any number of rows, as the backward pass does; with dropout, if any."""
 
     few = 0
+    middle = (0, 0)
+    exact_middle = 0
+    grouped = (0, 0)
     dropout: Dropout | None = None
 
     def project(self, tape: Tape, low: Low, rows: int, source: Input, z: Binding) -> Input:
         if self.dropout is None:
             return super().project(tape, low, rows, source, z)
-        x = self.settle(tape, rows, source) if isinstance(source, Residual) else source
+        x = self.settled(tape, rows, source)
         super().project(tape, low, rows, self.dropout.apply(tape, low, rows, x), z)
         return x
 

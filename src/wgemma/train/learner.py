@@ -18,10 +18,12 @@ from wgemma.gpu.device import Buffer, Device, Program, Span
 from wgemma.gpu.ledger import Ledger, Planned
 from wgemma.gpu.tape import Tape
 from wgemma.model.adapters import Low, Lows, TensorPlace, lows_over, most_rows
-from wgemma.model.passes import ROW_BYTES, Pass, Row, pack_rows
+from wgemma.model.cache import PackedCache
+from wgemma.model.passes import Pass
+from wgemma.model.rows import ROW_BYTES, Row, pack_rows
 from wgemma.model.text import TextWeights
 from wgemma.sync import breathe
-from wgemma.train.activations import KeptActivations, PackedCache
+from wgemma.train.activations import KeptActivations
 from wgemma.train.backward import Backward
 from wgemma.train.batches import Pack, bucket, passes
 from wgemma.train.data import IGNORED
@@ -219,7 +221,7 @@ class Learner:
             yield p.tape
 
     def _pass(self, rows: int, label: str) -> Pass:
-        return Pass(Tape(self.device, label), rows, self.row_buffer, self.cache, rows, self.lows)
+        return Pass(Tape(self.device, label), rows, self.row_buffer, None, self.cache, rows, self.lows)
 
     async def update(self, rate: float, step: int) -> float:
         """Clips the gradients, updates the parameters and clears the gradients; returns the norm before clipping. If it

@@ -31,7 +31,7 @@ def _group_cases() -> Iterator[Case]:
 
 
 def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) -> Outcome:
-    chosen = _chosen(lab, rows, slots, experts, skew)
+    chosen = chosen_by(lab, rows, slots, experts, skew)
     count = rows * slots // tall + experts
     order, tiles = lab.out(chosen.size), lab.out(4 * count)
     behind = np.zeros(8)  # not pairs of the first expert
@@ -43,7 +43,7 @@ def _group(lab: Lab, rows: int, slots: int, experts: int, tall: int, skew: str) 
     return Outcome((lab.read(order, "<u4"), lab.read(tiles, "<u4")), (framed(expected[0]), framed(expected[1])), 0.0)
 
 
-def _chosen(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray[np.int64]:
+def chosen_by(lab: Lab, rows: int, slots: int, experts: int, skew: str) -> NDArray[np.int64]:
     """Distinct experts in every row, as a router chooses them, evenly or skewed; all pairs to one expert; or `steps`:
     experts with 64, 0, 32, 1, 33 and the remaining pairs."""
     if skew == "one":
@@ -99,7 +99,7 @@ def _experts(lab: Lab, asked: Experts) -> Outcome:
     rows, n, columns, weighted = asked.rows, asked.n, asked.columns, asked.weighted
     experts, slots, together = 6, 2, 2
     matrix, w = lab.weights(asked.kind, experts * n, columns, together * n)
-    chosen = _chosen(lab, rows, slots, experts, asked.skew)
+    chosen = chosen_by(lab, rows, slots, experts, asked.skew)
     order, tiles = twins.group(chosen, experts, asked.tall)
     weights = lab.rng.uniform(0.1, 1, (rows, slots)).astype(np.float32)
     x = lab.activations(rows, *((slots,) if weighted else ()), columns, extreme=asked.extreme)

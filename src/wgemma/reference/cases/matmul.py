@@ -11,10 +11,11 @@ from wgemma.gpu.device import Binding
 from wgemma.model import adapters
 from wgemma.model.forms import matvec_shape, pairs
 from wgemma.model.matmul import Joined
-from wgemma.model.passes import Row
 from wgemma.model.planes import PLANES
+from wgemma.model.rows import Row
 from wgemma.model.weights import Matrix
 from wgemma.reference import twins
+from wgemma.reference.cases.stream import pending
 from wgemma.reference.lab import (
     EPS,
     F32,
@@ -74,6 +75,7 @@ def _mode_cases() -> Iterator[Case]:
     """The steps matvec fuses before and after the product."""
     table: list[tuple[bool, str, int, int, int, dict[str, Any]]] = [
         (True, "Q4_0", 2, 33, 2112, {"source": "norm"}),
+        (True, "Q4_0", 2, 33, 2112, {"source": "sum", "mode": "PLE", "parts": 6}),
         (True, "Q8_0", 3, 33, 288, {"source": "sum"}),
         (True, "Q4_0", 8, 130, 288, {"mode": "GEGLU"}),
         (True, "Q8_0", 2, 33, 96, {"mode": "PLE"}),
@@ -143,6 +145,7 @@ class Matvec:
     slices: int = SLICES
     depth: int = 1
     largest: int = 0  # integer x is rounded to, if the device can
+    parts: int = 0  # partial sums that o of the residual stream is in
 
 
 @takes(Matvec)
@@ -156,16 +159,18 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
     stride, side_stride = width + 5, n + 9
     scale, side, y = 0.7, lab.normal(rows, side_stride), lab.out(rows * stride)
     bindings: dict[str, Binding] = {"side": lab.put(side), "y": y}
+    apart: dict[str, float] = {}
     x, v = lab.activations(rows, columns, extreme=asked.extreme), untouched(rows, columns)
     h_out = lab.out(x.size)
     if source:
         o, norms = lab.activations(rows, columns, extreme=asked.extreme), lab.norms(2, columns)
-        bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out}
+        given, o, apart = pending(lab, o, asked.parts)
+        bindings |= {"h": lab.put(x), "o": given, "norms": lab.put(norms), "h_out": h_out}
         v, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
     else:
         bindings["x"] = lab.put(x)
     constants = _shared_out(lab, matrix, asked.lanes, asked.slices, depth=asked.depth, largest=largest)
-    constants |= {"MADE": "residual" if source else "", "NORM": source == "norm"}
+    constants |= {"MADE": "residual" if source else "", "NORM": source == "norm", "PARTS": bool(apart)}
     constants |= {mode: True} if mode else {}
     adapter = _Adapter(lab, rows, n, asked.low, asked.shares, x if asked.meets else None, made=bool(source))
     constants |= {"LOW": bool(asked.low), "SHARES": asked.shares, "MEETS": adapter.makers > 0, "AHEAD": 2}
@@ -174,7 +179,7 @@ def _matvec(lab: Lab, asked: Matvec) -> Outcome:
         first = part.first // 2 if mode == "GEGLU" else part.first
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, **adapter.params(part.first)}
         params |= {"y_stride": stride, "y_offset": OFFSET + first}
-        params |= {"scale": scale, "eps": EPS} if source else {}
+        params |= {"scale": scale, "eps": EPS, **apart} if source else {}
         params |= {"cap": asked.cap} if mode == "SOFTCAP" else {}
         params |= {"side_stride": side_stride, "side_offset": SIDE_OFFSET + first} if mode == "PLE" else {}
         makers = 0 if part.first else adapter.makers
@@ -343,6 +348,7 @@ def _low_cases() -> Iterator[Case]:
         yield case(_low_project, True, rows=2, n=5, columns=2144, source=source, shares=3)
         yield case(_low_project, True, rows=3, n=7, columns=288, source=source, own=True)
     yield case(_low_project, True, rows=2, n=5, columns=2816, source="", bare=True)
+    yield case(_low_project, True, rows=2, n=5, columns=288, source="norm", parts=3)
     for rows, heads, head, splits in ((2, 9, 256, 4), (3, 5, 32, 3), (1, 64, 64, 2)):
         options = {"rows": rows, "heads": heads, "head": head, "splits": splits}
         yield case(_low_joined, splits == 4, "low_project", n=7, **options)
@@ -371,26 +377,36 @@ def _low_add(lab: Lab, rows: int, n: int, low: str, cap: float | None = None, ex
 
 
 def _low_project(
-    lab: Lab, rows: int, n: int, columns: int, source: str, bare: bool = False, shares: int = 1, own: bool = False
+    lab: Lab,
+    rows: int,
+    n: int,
+    columns: int,
+    source: str,
+    bare: bool = False,
+    shares: int = 1,
+    own: bool = False,
+    parts: int = 0,
 ) -> Outcome:
-    """`source` as in matvec's cases; `bare` without scales; every row with its `own`."""
+    """`source` and `parts` as in matvec's cases; `bare` without scales; every row with its `own`."""
     a, x, scale = lab.normal(n, columns), lab.normal(rows, columns), 0.7
     scales, weighing, step = lab.scales(rows, n, own)
     v = kept = untouched(rows, columns)
+    apart: dict[str, float] = {}
     h_out, x_out, z = lab.out(x.size), lab.out(x.size), lab.out(rows * n * shares)
     bindings: dict[str, Binding] = {"a": lab.put(a), "scales": weighing, "z": z, "h_out": h_out, "x_out": x_out}
     if source:
-        o, norms = lab.normal(rows, columns), lab.norms(2, columns)
-        bindings |= {"h": lab.put(x), "o": lab.put(o), "norms": lab.put(norms)}
+        norms = lab.norms(2, columns)
+        given, o, apart = pending(lab, lab.normal(rows, columns), parts)
+        bindings |= {"h": lab.put(x), "o": given, "norms": lab.put(norms)}
         v, x = twins.residual(x, o, norms, scale, EPS, norm=source == "norm")
         kept = x
     else:
         bindings["x"] = lab.put(x)
     constants = {"THREADS": THREADS, "MADE": "residual" if source else "", "NORM": source == "norm"}
-    constants |= {"PAIRS": pairs(columns), "AHEAD": 2, "BARE": bare}
+    constants |= {"PAIRS": pairs(columns), "AHEAD": 2, "BARE": bare, "PARTS": parts > 0}
     grid = [n, rows] if source else [n, rows, shares]
     params: dict[str, float] = {"blocks": columns // 32, "shares": shares, **({} if bare else {"scale_step": step})}
-    params |= {"scale": scale, "eps": EPS} if source else {}
+    params |= {"scale": scale, "eps": EPS, **apart} if source else {}
     lab.run("low_project", grid, bindings, params, constants)
     expected = twins.low_project(a, x, np.ones(n) if bare else scales, shares, made=bool(source))
     written = (lab.read(z), lab.read(h_out), lab.read(x_out))

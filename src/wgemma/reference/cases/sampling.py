@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding, Buffer
-from wgemma.model.passes import Row
-from wgemma.model.rows import PAGE, PageTables, pages_of
+from wgemma.model.rows import PAGE, PageTables, Row, pages_of
 from wgemma.reference.lab import F32, UNTOUCHED, Case, Lab, Outcome, case, framed, takes, untouched
 from wgemma.reference.sampling import distribution, drawn, keys, peaks
 from wgemma.reference.twins import Array

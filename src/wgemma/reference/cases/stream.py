@@ -1,13 +1,17 @@
 """Cases of the kernels between the matmuls: norm, activate, ple, experts_norm, experts_join, route."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
+from wgemma.gpu.device import Binding
 from wgemma.model.experts import norm_constants
 from wgemma.model.forms import pairs
 from wgemma.reference import twins
+from wgemma.reference.cases.tiles import byte_words, rounded_outputs
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, untouched
+from wgemma.reference.twins import Array
 
 
 def cases() -> Iterator[Case]:
@@ -21,20 +25,52 @@ def cases() -> Iterator[Case]:
 def _norm_cases() -> Iterator[Case]:
     for rows, columns, norm in ((1, 32, True), (9, 96, False), (33, 288, True), (70, 2112, True), (2, 2112, False)):
         yield case(_norm, rows == 9, rows=rows, columns=columns, norm=norm)
+    for rounds in ("coarse", "fine"):
+        yield case(_norm, True, rows=5, columns=288, norm=True, rounds=rounds)
+        yield case(_norm, False, rows=3, columns=2112, norm=False, rounds=rounds)
+    for parts in (1, 4, 7):
+        yield case(_norm, parts == 7, rows=3, columns=288, norm=True, parts=parts)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_norm, extreme == "nan", rows=3, columns=96, norm=True, extreme=extreme)
 
 
-def _norm(lab: Lab, rows: int, columns: int, norm: bool, extreme: str = "") -> Outcome:
-    scale = 0.7
+def _norm(
+    lab: Lab,
+    rows: int,
+    columns: int,
+    norm: bool,
+    extreme: str = "",
+    rounds: Literal["", "coarse", "fine"] = "",
+    parts: int = 0,
+) -> Outcome:
+    """It rounds only on devices with subgroups; what it rounds is its own result. `parts`: partial sums of o."""
+    scale, fine, writes = 0.7, rounds == "fine", bool(rounds) and lab.device.subgroup_size > 1
     h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
     norms = lab.norms(2, columns)
     h_out, x = lab.out(rows * columns), lab.out(rows * columns)
-    bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
-    constants = {"THREADS": THREADS, "NORM": norm, "PAIRS": pairs(columns)}
-    lab.run("norm", [rows], bindings, {"blocks": columns // 32, "scale": scale, "eps": EPS}, constants)
+    given, o, apart = pending(lab, o, parts)
+    bindings = {"h": lab.put(h), "o": given, "norms": lab.put(norms), "h_out": h_out, "x": x}
+    bindings["bytes"] = room = lab.out(byte_words(fine=fine) * (rows * columns // 32))
+    constants = {"THREADS": THREADS, "NORM": norm, "PAIRS": pairs(columns), "ROUNDS": writes, "FINE": fine}
+    params = {"blocks": columns // 32, "scale": scale, "eps": EPS, **apart}
+    lab.run("norm", [rows], bindings, params, constants | {"PARTS": parts > 0})
     v, expected = twins.residual(h, o, norms, scale, EPS, norm=norm)
-    return Outcome((lab.read(h_out), lab.read(x)), (framed(v), framed(expected)), F32)
+    values = lab.read(x)
+    got: tuple[Array, ...] = (lab.read(h_out), values)
+    wanted: tuple[Array, ...] = (framed(v), framed(expected))
+    if writes:
+        numbers = values[: rows * columns].astype(np.float32).reshape(rows, columns)
+        rounded, right = rounded_outputs(lab, room, numbers, fine=fine)
+        got, wanted = (*got, *rounded), (*wanted, *right)
+    return Outcome(got, wanted, F32)
+
+
+def pending(lab: Lab, o: Array, parts: int) -> tuple[Binding, Array, dict[str, float]]:
+    """A block's output on the device, in so many partial sums; what it is, and the parameters for them."""
+    if not parts:
+        return lab.put(o), o, {}
+    sums = np.stack([o, *(lab.normal(*o.shape) for _ in range(parts - 1))])
+    return lab.put(sums), twins.wide(sums).sum(0), {"o_parts": parts, "o_step": o.size // 4}
 
 
 def _ple_cases() -> Iterator[Case]:
@@ -59,20 +95,22 @@ def _mixture_cases() -> Iterator[Case]:
     for rows, columns in ((1, 32), (7, 96), (8, 288), (33, 2112)):
         yield case(_experts_norm, rows == 7, rows=rows, columns=columns)
         yield case(_experts_join, rows == 7, rows=rows, columns=columns, slots=1 + rows % 8)
+    yield case(_experts_norm, True, rows=3, columns=288, parts=6)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_experts_norm, extreme == "nan", rows=3, columns=96, extreme=extreme)
         yield case(_experts_join, extreme == "nan", rows=3, columns=96, slots=2, extreme=extreme)
 
 
-def _experts_norm(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
-    """The three inputs are an even number of rows apart."""
+def _experts_norm(lab: Lab, rows: int, columns: int, extreme: str = "", parts: int = 0) -> Outcome:
+    """The three inputs are an even number of rows apart. `parts` as for norm."""
     padded = rows + rows % 2
     h, o = (lab.activations(rows, columns, extreme=extreme) for _ in range(2))
     norms = lab.norms(4, columns)
     h_out, x = lab.out(rows * columns), lab.out(3 * padded * columns)
-    bindings = {"h": lab.put(h), "o": lab.put(o), "norms": lab.put(norms), "h_out": h_out, "x": x}
-    params = {"blocks": columns // 32, "rows": padded, "eps": EPS}
-    lab.run("experts_norm", [rows], bindings, params, norm_constants(columns))
+    given, o, apart = pending(lab, o, parts)
+    bindings = {"h": lab.put(h), "o": given, "norms": lab.put(norms), "h_out": h_out, "x": x}
+    params = {"blocks": columns // 32, "rows": padded, "eps": EPS, **apart}
+    lab.run("experts_norm", [rows], bindings, params, norm_constants(columns) | {"PARTS": parts > 0})
     v, inputs = twins.experts_norm(h, o, norms, EPS)
     expected = untouched(3, padded, columns)
     expected[:, :rows] = inputs

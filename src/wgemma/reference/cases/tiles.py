@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wgemma.gpu.device import Buffer
 from wgemma.model.forms import direct_form, direct_grid, tile_form
 from wgemma.model.planes import PLANES
 from wgemma.reference import twins
 from wgemma.reference.lab import F32, GUARD, Case, Lab, Outcome, case, clear_of_ties, framed, takes, untouched, widths
+from wgemma.reference.twins import Array
 
 OFFSET = 3  # of the results within a row of y
 
@@ -98,6 +100,8 @@ def _bytes_cases() -> Iterator[Case]:
         yield case(_to_bytes, rows == 3, rows=rows, columns=columns)
     for extreme in ("zeros", "huge", "nan"):
         yield case(_to_bytes, extreme == "zeros", rows=2, columns=96, extreme=extreme)
+        yield case(_to_bytes, extreme == "huge", rows=2, columns=96, extreme=extreme, fine=True)
+    yield case(_to_bytes, True, rows=3, columns=96, fine=True)
     for kind in (kind for kind, planes in PLANES.items() if planes.quick):
         narrow, middling, wide = widths(kind)
         yield case(_tile_bytes, True, kind=kind, rows=70, n=130, columns=middling)
@@ -108,20 +112,32 @@ def _bytes_cases() -> Iterator[Case]:
         yield case(_tile_bytes, shares == 4, kind="Q4_0", rows=rows, n=70, columns=288, most=50, shares=shares)
 
 
-def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "") -> Outcome:
+def _to_bytes(lab: Lab, rows: int, columns: int, extreme: str = "", fine: bool = False) -> Outcome:
     """Read back as numbers, with the sums stored beside them."""
     x, blocks = lab.activations(rows, columns, extreme=extreme), rows * columns // 32
-    x = x if extreme else clear_of_ties(x)
-    y = lab.out(12 * blocks)
-    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, {"blocks": blocks})
+    x = x if extreme or fine else clear_of_ties(x)
+    y = lab.out(byte_words(fine=fine) * blocks)
+    lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": y}, {"blocks": blocks}, {"FINE": fine})
+    return Outcome(*rounded_outputs(lab, y, x, fine=fine), F32)
+
+
+def byte_words(*, fine: bool) -> int:
+    """Words of a block in bytes."""
+    return 20 if fine else 12
+
+
+def rounded_outputs(lab: Lab, y: Buffer, x: Array, *, fine: bool) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """What to_bytes left in y, and what it should make of x: the numbers, their sums, and nothing after them."""
+    blocks, each = x.size // 32, byte_words(fine=fine)
     read = lab.read(y, "<u4")
-    words = read[: 12 * blocks].astype("<u4").reshape(blocks, 12)
+    words = read[: each * blocks].astype("<u4").reshape(blocks, each)
     tails = np.ascontiguousarray(words[:, 8:11]).view("<f4").astype(np.float64)
-    numbers = np.ascontiguousarray(words[:, :8]).view("i1") * tails[:, :1]
-    expected = twins.rounded(x).reshape(blocks, 32)
+    codes = np.ascontiguousarray(words[:, :8]).view("i1").astype(np.float64)
+    if fine:
+        codes = 256 * codes + np.ascontiguousarray(words[:, 12:]).view("i1")
+    expected = twins.rounded(x, 32639 if fine else 127).reshape(blocks, 32)
     sums = expected.reshape(blocks, 2, 16).sum(-1)
-    margin = untouched(GUARD)
-    return Outcome((numbers, tails[:, 1:], read[12 * blocks :]), (expected, sums, margin), F32)
+    return (codes * tails[:, :1], tails[:, 1:], read[each * blocks :]), (expected, sums, untouched(GUARD))
 
 
 @dataclass(frozen=True, slots=True)

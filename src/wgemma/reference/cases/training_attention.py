@@ -7,8 +7,8 @@ import numpy as np
 
 from wgemma.gpu.device import Buffer
 from wgemma.model.attention import many_form
-from wgemma.model.passes import Row
 from wgemma.model.rotary import rotary_tables
+from wgemma.model.rows import Row
 from wgemma.reference import attention_back_twins as back
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, Case, Lab, Outcome, case, framed, untouched
@@ -91,7 +91,7 @@ def _kv(lab: Lab, head: int, heads: int, kv_heads: int, lengths: Sequence[int], 
     given, keys, values = lab.put(raw), lab.out(len(rows) * width), lab.out(len(rows) * width)
     bindings = {"rows": lab.put_rows(rows), "k_raw": given, "v_raw": given, "norm": lab.put(norm), "turns": turns}
     params = {"kv_heads": kv_heads, "stride": stride, "k_offset": offset, "v_offset": offset + width, "eps": EPS}
-    params |= {"ring": 1 << 31, "first": 0, "count": len(rows)}
+    params |= {"table": 0, "table_step": 0, "first": 0, "count": len(rows)}
     bound = {**bindings, "keys": keys, "values": values}
     lab.run("kv", [kv_heads, len(rows)], bound, params, constants | {"PACKED": True})
     expected = [np.array(made) for made in twins.kv(k_raw, v_raw, norm, angles, EPS)]
@@ -121,7 +121,8 @@ def _attention(
     bindings = {"rows": lab.put_rows(rows), "q_raw": lab.put(raw), "norm": lab.put(norm), "turns": turns}
     bindings |= {"keys": lab.put(twins.paired(keys)), "values": lab.put(values), "partial": lse, "out": out}
     params = {"heads": heads, "kv_heads": kv_heads, "stride": stride, "window": window, "eps": EPS}
-    params |= {"ring": 1 << 31, "first": 0, "count": len(rows), "splits": 1, "resumes": False, "final_segment": True}
+    params |= {"table": 0, "table_step": 0, "first": 0, "count": len(rows)}
+    params |= {"splits": 1, "resumes": False, "final_segment": True}
     lab.run("attention", [heads, len(rows)], bindings, params, constants | many_form(lab.device, f16=False))
     q = twins.turned(raw[:, : heads * head].reshape(-1, heads, head), norm, angles, EPS)
     expected = back.packed_attention(q, keys, values, rows, window)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wgemma.model.passes import SOFT, Row
+from wgemma.model.passes import SOFT
 from wgemma.model.planes import PLANES
+from wgemma.model.rows import Row
 from wgemma.model.weights import RowOrder
 from wgemma.reference import twins
 from wgemma.reference.dequantize import dequantize
