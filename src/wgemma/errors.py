@@ -65,6 +65,10 @@ class ContextOverflow(Error):
     """More tokens than fit in the context."""
 
 
+class GrammarError(Error):
+    """A schema, pattern or grammar cannot be enforced. The message names the keyword and where it stands."""
+
+
 class SettingsError(Error):
     """A setting is out of range or does not exist."""
 

@@ -105,6 +105,17 @@ class Tokenizer:
         """The token `token_id` as the vocabulary spells it: '▁' for a space, `<0xHH>` for a byte."""
         return self._tokens[token_id]
 
+    def token_bytes(self) -> list[bytes | None]:
+        """The text of every token as bytes; None for special ones."""
+        texts: list[bytes | None] = []
+        for batch in self._tokens.batches():
+            texts += [text.replace(_SPACE_UTF8, b" ") for text in batch]
+        for token_id, value in self._byte_values.items():
+            texts[token_id] = bytes((value,))
+        for token_id in self._special_ids:
+            texts[token_id] = None
+        return texts
+
     # -- strings to ids
 
     def encode(self, text: str, special: bool = False) -> list[int]:
