@@ -55,6 +55,28 @@ def soon(true: Callable[[], bool], seconds: float = 5) -> None:
         time.sleep(0.005)
 
 
+# -- one system prompt for many
+
+
+def test_callers_with_one_system_prompt_compute_it_and_hold_it_once(model: wgemma.Model) -> None:
+    system = {"role": "system", "content": "You know your numbers. " * 240}
+    with ThreadPoolExecutor(32) as threads:
+        asked = [[system, {"role": "user", "content": f"What is {i} plus 1?"}] for i in range(32)]
+        usages = list(threads.map(lambda messages: usage_of(model.chat(messages, max_tokens=3, temperature=0)), asked))
+    common = min(usage.prompt for usage in usages) - 40
+    assert common > 1000
+    assert [usage.reused >= common for usage in usages].count(False) == 1
+    paging = model.backend.runner.paging
+    assert (
+        paging.pages[False].held < common // 64 + 2 * 32 + 2
+    )
+
+
+def usage_of(answer: wgemma.Answer[wgemma.Part]) -> wgemma.Usage:
+    assert answer.usage is not None
+    return answer.usage
+
+
 # -- the same text, whoever asks
 
 
