@@ -67,9 +67,7 @@ def test_callers_with_one_system_prompt_compute_it_and_hold_it_once(model: wgemm
     assert common > 1000
     assert [usage.reused >= common for usage in usages].count(False) == 1
     paging = model.backend.runner.paging
-    assert (
-        paging.pages[False].held < common // 64 + 2 * 32 + 2
-    )
+    assert paging.pages[False].held < common // 64 + 2 * 32 + 2
 
 
 def usage_of(answer: wgemma.Answer[wgemma.Part]) -> wgemma.Usage:

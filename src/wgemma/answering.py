@@ -174,6 +174,8 @@ class Answering(Perceiving, Computing):
 
         def begins() -> Iterator[Begin]:
             for prompt in prompts:
+                if name == "chats" and not isinstance(prompt, list | tuple):
+                    raise SettingsError("chats must be a list of chats; for a single one write [messages].")
                 self._turns.check()
                 if cancel is not None and cancel.is_set():
                     return

@@ -20,16 +20,18 @@ class _Many(Generic[T]):
     def __init__(self) -> None:
         self._whole: list[WholeAnswer[T]] | None = None
         self._read = False  # parts were passed on, and not kept
+        self._done = self._closed = False
         self._error: Error | None = None
 
     def _take(self, index: int, item: Any) -> bool:
         """Notes an item; returns whether it is for the reader."""
+        if isinstance(item, Error):
+            item.add_note(f"This is about number {index}, counted from 0.")
         if self._whole is not None:
             while len(self._whole) <= index:
                 self._whole.append(WholeAnswer())
             self._whole[index].arrived(item)
         elif isinstance(item, Error):
-            item.add_note(f"This is about number {index}, counted from 0.")
             self._error = self._error or item
         self._read = True
         return not isinstance(item, Ending | Error)
@@ -42,6 +44,8 @@ class _Many(Generic[T]):
 
     def _keep(self) -> list[WholeAnswer[T]]:
         """From now on everything is kept."""
+        if self._closed or self._whole is not None:
+            raise SessionError("these answers ended before they were complete: they were closed, or an error came.")
         if self._read:
             raise SessionError("the parts of these answers that were read are not kept. Ask for all before iterating.")
         self._whole = []
@@ -75,10 +79,11 @@ class Answers(_Many[T], Iterator[tuple[int, T]]):
     def answers(self) -> list[WholeAnswer[T]]:
         """All of them, in the order of the prompts, each with `text`, `usage`, `finish_reason` and the other properties
         of an `Answer`, and its `error` if one ended it. Ask before iterating: parts that were read are not kept."""
-        if self._whole is None:
+        if not self._done:
             self._keep()
             for _ in self:
                 pass
+            self._done = True
         assert self._whole is not None
         return self._whole
 
@@ -89,6 +94,7 @@ class Answers(_Many[T], Iterator[tuple[int, T]]):
 
     def close(self) -> None:
         """Cancels what is still being written."""
+        self._closed = True
         self._items.close()
 
     def __enter__(self) -> "Answers[T]":
@@ -128,15 +134,17 @@ class AsyncAnswers(_Many[T], AsyncIterator[tuple[int, T]]):
         return self._complete().__await__()
 
     async def _complete(self) -> list[WholeAnswer[T]]:
-        if self._whole is None:
+        if not self._done:
             self._keep()
             async for _ in self:
                 pass
+            self._done = True
         assert self._whole is not None
         return self._whole
 
     async def aclose(self) -> None:
         """Cancels what is still being written."""
+        self._closed = True
         await self._items.aclose()
 
     async def __aenter__(self) -> "AsyncAnswers[T]":

@@ -1,6 +1,7 @@
 """Many generations at once: each is what it is alone, and nobody suffers for another."""
 
 import asyncio
+import struct
 import threading
 import time
 from array import array
@@ -17,6 +18,8 @@ from wgemma.engine import backend, batch, owner
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.batch import UNREAD
 from wgemma.engine.options import Options
+from wgemma.engine.request import Request
+from wgemma.engine.sampling import Sampling
 from wgemma.files.adapters import write_gguf_adapter
 from wgemma.files.locate import locate
 from wgemma.gpu.native import NativeDevice
@@ -428,3 +431,50 @@ def test_pages_may_hold_anything_before_they_are_written(
         assert together([lambda ids=ids: tokens(model, ids, max_tokens=5) for ids in prompts]) == expected
     if device == "compact":
         there.close()
+
+
+# -- what one must not do to another
+
+
+def test_a_reply_that_has_all_it_asked_for_leaves_no_row_behind(model: wgemma.Model) -> None:
+    """Its last steps are still in flight; in a pass with others its row would go on, beyond its pages."""
+    runner = backend_of(model).runner
+    alone = batch.Batch(runner)
+    alone.submit(Request(ids_of_length(60), 4, Sampling(temperature=0)))
+    while not alone._flight or alone._running[0].submitted < 4:
+        run(alone.turn())
+    assert alone._running
+    used, *_ = struct.unpack("<4I", run(runner.device.read(runner.slots.rows.buffer, 0, 16)))
+    assert used == 0
+    while alone.busy:
+        run(alone.turn())
+
+
+def test_a_cancel_that_raises_ends_its_own_reply(model: wgemma.Model) -> None:
+    class Broken:
+        def is_set(self) -> bool:
+            raise BrokenPipeError("the manager died")
+
+    ids = ids_of_length(20)
+    expected = tokens(model, ids, max_tokens=40)
+    calls = [lambda: tokens(model, ids, max_tokens=40), lambda: tokens(model, ids, max_tokens=40, cancel=Broken())]
+    right, broken = together(calls)
+    assert right == expected and isinstance(broken, BrokenPipeError)
+
+
+def test_a_restored_chat_takes_the_pages_of_its_window_alone(model: wgemma.Model, tmp_path: Path) -> None:
+    tokens(model, ids_of_length(900), max_tokens=2)
+    model.save(tmp_path / "chat")
+    model.reset()
+    paging = backend_of(model).runner.paging
+    before = paging.arena.pages[True]
+    model.restore(tmp_path / "chat")
+    assert paging.arena.pages[True] == before
+
+
+def test_a_refused_prompt_does_not_replace_what_would_be_saved(model: wgemma.Model, tmp_path: Path) -> None:
+    tokens(model, ids_of_length(50), max_tokens=3)
+    kept = model._conversation._kept
+    with pytest.raises(wgemma.ContextOverflow):
+        tokens(model, ids_of_length(model.backend.context + 1), max_tokens=3)
+    assert model._conversation._kept is kept

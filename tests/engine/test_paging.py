@@ -205,3 +205,40 @@ def test_pages_are_not_released_twice() -> None:
     pages.release(page)
     with pytest.raises(AssertionError, match="released twice"):
         pages.release(page)
+
+
+def test_a_prompt_that_fills_the_arena_can_come_again() -> None:
+    """There is no page left to copy its last one to: it begins at the last whole page."""
+    world = Computing(0, full=4, sliding=0, most=4)
+    ids = list(range(4 * PAGE - 4))
+    for expected in (0, 3 * PAGE, 3 * PAGE):
+        sequence = world.begin([*ids, 7])
+        assert sequence.reused == expected
+        world.extend(sequence, ids[sequence.reused :])
+        world.paging.end(sequence)
+
+
+def test_pages_that_two_have_computed_are_held_once() -> None:
+    world = Computing(20, full=20, sliding=20)
+    ids = list(range(4 * PAGE))
+    first = world.begin([*ids, 7])
+    world.extend(first, ids)
+    pages = list(first.full)
+    world.paging.end(first)
+    other = [*ids[: 2 * PAGE + 10], *[9] * PAGE]  # no mark lets it resume where it parts
+    sequence = world.begin([*other, 7])
+    assert sequence.reused == 0
+    world.extend(sequence, other)
+    assert world.paging.record(sequence)
+    world.check(sequence)
+    assert sequence.full[:2] == pages[:2] and world.paging.pages[False].held == 4 + 2
+
+
+def test_the_same_prompt_again_keeps_nothing_twice() -> None:
+    world = Computing(20, full=20, sliding=20)
+    ids = list(range(PAGE + 30))
+    for _ in range(5):
+        sequence = world.begin([*ids, 7])
+        world.extend(sequence, ids[sequence.reused :])
+        world.paging.end(sequence)
+        assert world.paging.prefixes.marks == 1 and world.paging.pages[False].held == 2

@@ -53,7 +53,7 @@ class World:
         costs = page_costs(config, "f32")
         images = config.image_attention == "both"
         options = Options(context=CONTEXT, kv="f32", slots=SLOTS, chunk=128, images=images)
-        windows = most_pages(config, options, costs, 0)[True] * costs[True]
+        windows = most_pages(config, options, 0)[True] * costs[True]
         options = replace(options, arena=windows + ROOM * pages_of(CONTEXT) * costs[False])
         self.engine = engine_on(device, gguf, options)
         senses: Senses[Buffer] = Senses(RandomTowers(device, config.width), config.width)

@@ -151,3 +151,24 @@ def test_a_child_of_a_fork_has_no_turn_and_frees_nothing(monkeypatch: pytest.Mon
             call()
     counter.turns.close()
     assert counter.freed == 0
+
+
+def test_a_thread_overtakes_a_task_whose_event_loop_waits_for_it() -> None:
+    """A plain call inside an event loop blocks the tasks that are before it in the queue."""
+    turns = Turns("the model", lambda: None, lambda: None)
+
+    async def turn() -> None:
+        async with turns.take():
+            pass
+
+    async def loop() -> bool:
+        async with turns.take():
+            first = asyncio.ensure_future(turn())
+            await asyncio.sleep(0.01)  # it waits now
+        plain = threading.Thread(target=lambda: run(turn()), daemon=True)
+        plain.start()
+        plain.join(LONG)  # and this blocks its loop
+        await first
+        return not plain.is_alive()
+
+    assert asyncio.run(loop())

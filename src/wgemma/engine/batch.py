@@ -1,11 +1,11 @@
 """Many generations at once: who runs in the next step.
 
-A turn is a piece of one prompt, if one is being read, and a decoding step of all sequences that are through with
-theirs. The GPU samples tokens and feeds them back itself; the host follows a few steps behind. First come, first
-served: prompts are read one after the other, so whoever waits finds what those before have computed.
+A turn is a piece of one prompt, if one is being read, and a decoding step of all sequences that are past theirs. The
+GPU samples tokens and feeds them back itself; the host follows a few steps behind. First come, first served: prompts
+are read one after the other, so whoever waits finds what those before have computed.
 
 Nobody suffers for another: a bad prompt, NaN or a reader who left ends one generation. When no page is left, the
-youngest sequence gives its pages up and is computed again later. When the device is lost, all go on on a new one.
+youngest sequence gives its pages up and is computed again later. When the device is lost, all continue on a new one.
 """
 
 from collections import deque
@@ -72,7 +72,12 @@ class Job:
 
     @property
     def over(self) -> bool:
-        return self.stream.closed or self.request.cancelled()
+        """Whether its reader has left or cancelled."""
+        try:
+            return self.stream.closed or self.request.cancelled()
+        except Exception as error:  # the caller's own code
+            self.stream.end(error)
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class Batch:
         self._reader: AsyncGenerator[PromptProgress, None] | None = None
         self._running: dict[int, Job] = {}  # by slot
         self._flight: deque[Step] = deque()
+        self._between = False  # two layers of an image or a sound: its prompt cannot be put off
         self._stalled = False  # no page was left: nobody begins until somebody ends
         self._row_seconds = SMOOTH / PIECES[2]
         self._step_seconds = self._last_step = 0.0
@@ -126,7 +132,7 @@ class Batch:
         self._waiting.clear()
         self._reading = self._reader = None
         for job in jobs:
-            with suppress(DeviceError):
+            with suppress(Exception):  # nobody may wait for ever
                 self._finish(job, error)
         self._losses = 0
 
@@ -239,8 +245,8 @@ class Batch:
 
     def _partings(self, ids: list[int]) -> set[int]:
         """Where the next prompts part from this one, if they share a page at least."""
-        waiting = [list(job.request.ids) for job in islice(self._waiting, NEIGHBOURS)]
-        return {common_start(ids, other) for other in waiting if other[:PAGE] == ids[:PAGE]}
+        waiting = [job.request.ids for job in islice(self._waiting, NEIGHBOURS)]
+        return {common_start(ids, other) for other in waiting if list(other[:PAGE]) == ids[:PAGE]}
 
     def _make_way(self) -> bool:
         """Takes the slot of somebody who rests."""
@@ -263,7 +269,11 @@ class Batch:
         self._tell(job, progress)
         if job.over:
             raise Cancelled
-        await self._decode()
+        self._between = True
+        try:
+            await self._decode()
+        finally:
+            self._between = False
 
     async def _read_on(self, job: Job) -> bool:
         """One piece of a prompt; after the last its sequence gets a slot. Returns whether anything was computed."""
@@ -304,6 +314,12 @@ class Batch:
         assert job is not None and reader is not None
         await reader.aclose()
         self._finish(job)
+
+    async def _put_off_reading(self) -> None:
+        job, reader, self._reading, self._reader = self._reading, self._reader, None, None
+        assert job is not None and reader is not None
+        await reader.aclose()
+        self._put_off(job)
 
     def _wait_again(self, job: Job, error: ArenaFull) -> None:
         """No page is left for a prompt: it waits until somebody ends, or fails if nobody is there."""
@@ -382,8 +398,11 @@ class Batch:
             if highest < rows // 2:
                 return
             job = self._running[highest]
+            rests = job.rests
             self._leave(job)
             self._put(job, next(slot for slot in range(rows) if slot not in self._running))
+            if rests:
+                self._rest(job)
             rows = bucket_of(max(self._running) + 1)
 
     # -- decoding
@@ -407,8 +426,13 @@ class Batch:
             if job.rests and self._can_go_on(job):
                 self._put(job, slot)
             elif not job.rests and job.stream.unread >= UNREAD:
-                job.rests = True
-                self.runner.slots.clear(slot)
+                self._rest(job)
+
+    def _rest(self, job: Job) -> None:
+        """Its reader is behind: nothing is computed until he has caught up."""
+        assert job.slot is not None
+        job.rests = True
+        self.runner.slots.clear(job.slot)
 
     @staticmethod
     def _can_go_on(job: Job) -> bool:
@@ -446,8 +470,8 @@ class Batch:
             assert job.slot is not None
             entries.append((job, job.slot, job.put, ends[job]))
             job.submitted += 1
-            if job.submitted == self._room(job) and rows > 1:
-                runner.slots.clear(job.slot)
+            if job.submitted == self._room(job):
+                runner.slots.clear(job.slot)  # else it would go on, beyond its pages
         self._flight.append(Step(entries, *runner.slots.sampler.read(rows, logprobs=recipe.logprobs)))
 
     async def _make_room(self, job: Job) -> None:
@@ -464,10 +488,12 @@ class Batch:
                 return
             except ArenaFull as error:
                 victim = max(self._running.values(), key=lambda other: other.number)
-                if len(self._running) == 1 and self._reading is None:
+                self._stalled = True
+                if self._reading and self._reading.number > victim.number and not self._between:
+                    await self._put_off_reading()
+                elif len(self._running) == 1 and self._reading is None:
                     self._finish(job, error)
                 else:
-                    self._stalled = True
                     self._put_off(victim)
 
     async def _receive(self, step: Step) -> None:
@@ -493,7 +519,8 @@ class Batch:
             job.stream.put(PromptProgress("prompt", job.heard, job.heard))
         job.sequence.ids.append(job.last)  # the step that brought the token has computed the one before
         if len(job.sequence.ids) % PAGE == 0:
-            self.runner.paging.record(job.sequence)
+            if self.runner.paging.record(job.sequence) and job.slot is not None:
+                self.runner.slots.put_pages(job.slot, job.sequence, len(job.sequence.ids) // PAGE - 1)
             self.runner.paging.settle(job.sequence)
         job.given.append(token.id)
         job.stream.put(token)
@@ -503,7 +530,7 @@ class Batch:
     # -- a lost device
 
     async def _replay(self, loss: DeviceLost) -> None:
-        """Everybody goes on on a new device; after REBUILDS losses in a row nobody does."""
+        """All continue on a new device; after REBUILDS losses in a row nobody does."""
         self._losses += 1
         if self._recover is None or self._losses > REBUILDS:
             self.fail(loss)
@@ -514,7 +541,7 @@ class Batch:
             self.fail(error)
 
     async def begin_again(self, runner: Runner) -> None:
-        """Everybody goes on on another runner, with the tokens given so far."""
+        """All continue on another runner, with the tokens given so far."""
         jobs = list(self._all())
         self._flight.clear()
         self._running.clear()

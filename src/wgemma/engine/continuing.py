@@ -56,7 +56,8 @@ async def pieces(
                 if request.cancelled():
                     break
     finally:
-        keep([*request.ids, *generated][:-1])
+        if generated:
+            keep([*request.ids, *generated][:-1])
     if held:
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():

@@ -15,7 +15,7 @@ CHUNK = 512  # the most rows per forward pass
 IMAGE_ROWS = (640, 1152)  # except for images that must not be split: up to 560 and 1120 tokens
 FIRST_TOKENS = 8192  # what the arena holds at first, unless the context is smaller
 EACH_TOKENS = 4096  # what it may hold for every slot, or one whole context if that is more
-SLACK = PAGE  # how far a sequence can be taken back without a mark
+SLACK = PAGE  # how much more than a window is kept, so that a mark serves prompts that part a little before it
 SLOTS = 8
 MOST_SLOTS = 64
 
@@ -50,11 +50,11 @@ class Options:
 
 
 def context_of(config: Config, options: Options) -> int:
-    """The most tokens a sequence may have."""
+    """The most tokens a sequence may have: as many as asked for, if the arena holds them."""
     asked = config.context_length if options.context is None else options.context
     if not 1 <= asked <= config.context_length:
         raise SettingsError(f"context is {shown(asked)}; this model allows 1 to {config.context_length}.")
-    return asked
+    return asked if options.arena is None else min(asked, PAGE * max(_arena_pages(config, options, options.arena), 1))
 
 
 def check_room(config: Config, options: Options, limits: Limits) -> None:
@@ -85,26 +85,32 @@ def check_room(config: Config, options: Options, limits: Limits) -> None:
 
 def first_pages(config: Config, options: Options) -> dict[bool, int]:
     """The pages an arena begins with, enough for one chat; by whether they are the sliding layers'."""
-    window = config.window or 0
-    sliding = pages_of(window + most_rows(config, options) + SLACK) + 1 if window else 0
-    return {False: pages_of(min(FIRST_TOKENS, context_of(config, options))), True: sliding}
+    return {False: pages_of(min(FIRST_TOKENS, context_of(config, options))), True: _first_window(config, options)}
 
 
-def most_pages(config: Config, options: Options, costs: dict[bool, int], marked: int) -> dict[bool, int]:
-    """The most pages an arena may grow to, if a page of each kind costs so many bytes, and `marked` of the sliding
-    layers' may be kept for later."""
-    sliding = _windows(config, options)
-    if options.arena is None:
-        full = max(pages_of(context_of(config, options)), options.slots * pages_of(EACH_TOKENS))
-    else:
-        full = (options.arena - sliding * costs[True]) // costs[False]
-    return {False: max(full, 1), True: sliding + marked if config.window else 0}
+def most_pages(config: Config, options: Options, marked: int) -> dict[bool, int]:
+    """The most pages an arena may grow to, if `marked` of the sliding layers' may be kept for later."""
+    full = max(pages_of(context_of(config, options)), options.slots * pages_of(EACH_TOKENS))
+    if options.arena is not None:
+        full = max(_arena_pages(config, options, options.arena), 1)
+    return {False: full, True: _windows(config, options) + marked if config.window else 0}
+
+
+def _arena_pages(config: Config, options: Options, nbytes: int) -> int:
+    """The full layers' pages in an arena of so many bytes, beside the windows of all slots."""
+    costs = page_costs(config, options.kv)
+    return (nbytes - _windows(config, options) * costs[True]) // costs[False]
+
+
+def _first_window(config: Config, options: Options) -> int:
+    """The sliding layers' pages that one sequence needs while its prompt is read."""
+    return pages_of(config.window + most_rows(config, options) + SLACK) + 1 if config.window else 0
 
 
 def _windows(config: Config, options: Options) -> int:
     """The sliding layers' pages that as many sequences as there are slots need."""
     each = pages_of((config.window or 0) + SLACK) + 2
-    return first_pages(config, options)[True] + (options.slots - 1) * each if config.window else 0
+    return _first_window(config, options) + (options.slots - 1) * each if config.window else 0
 
 
 def most_rows(config: Config, options: Options) -> int:

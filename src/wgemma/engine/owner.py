@@ -35,7 +35,7 @@ class Owner:
         with self._work:
             if self._leaving:
                 self.batch.fail(SessionError("the model is closed, or Python ends."))
-            elif self._thread is None:
+            elif self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._serve, name="wgemma", daemon=True)
                 self._thread.start()
                 _owners.add(self)

@@ -1,4 +1,4 @@
-"""Pages of one kind: which are free, and how many hold each of the others. Knows no GPU."""
+"""Pages of one kind: which are free, and the reference counts of the others. Knows no GPU."""
 
 
 class Pages:

@@ -10,7 +10,7 @@ from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.engine import Engine
 from wgemma.engine.options import SLACK, first_pages, most_pages
 from wgemma.engine.pages import Pages
-from wgemma.engine.prefixes import Prefixes, Trail
+from wgemma.engine.prefixes import Prefixes
 from wgemma.engine.sequence import TokenSequence
 from wgemma.errors import OutOfMemory
 from wgemma.gpu.ledger import Ledger
@@ -41,7 +41,7 @@ class Paging:
         config, options = engine.config, engine.options
         costs = page_costs(config, options.kv)
         budget = max(LEAST_FOR_MARKS, engine.weight_bytes // 10) // max(costs[True], 1)
-        most = most_pages(config, options, costs, budget)
+        most = most_pages(config, options, budget)
         first = {sliding: min(count, most[sliding]) for sliding, count in first_pages(config, options).items()}
         arena = Arena(ledger, config, kv=options.kv, full=first[False], sliding=first[True])
         return cls(arena, config.window or 0, most, budget)
@@ -49,23 +49,27 @@ class Paging:
     # -- a sequence's life
 
     async def begin(self, ids: Sequence[int], adapter: Setting, images: Sequence[tuple[int, int]]) -> TokenSequence:
-        """A sequence that begins with as many of `ids` as there are, except for the last, which is yet to be
-        computed."""
-        key = adapter.key
-        found = self.prefixes.find(key, ids, len(ids) - 1, images)
-        sequence = self.alone(adapter, self.prefixes.trail(key))
-        sequence.full = [self.pages[False].hold(node.page) for node in found.path]
-        sequence.sliding = {number: self.pages[True].hold(page) for number, page in found.sliding.items()}
-        sequence.trail.path = list(found.path)
-        if found.copied is not None:
-            await self._copy_last(sequence, found.copied)
-        sequence.ids = list(ids[: found.length])
-        sequence.reused = found.length
-        return sequence
+        """A sequence that begins with as many of `ids` as are cached, except for the last, which is always computed."""
+        most = len(ids) - 1
+        while True:
+            found = self.prefixes.find(adapter.key, ids, most, images)
+            sequence = self.alone(adapter)
+            sequence.full = [self.pages[False].hold(node.page) for node in found.path]
+            sequence.sliding = {number: self.pages[True].hold(page) for number, page in found.sliding.items()}
+            sequence.trail.path = list(found.path)
+            try:
+                if found.copied is not None:
+                    await self._copy_last(sequence, found.copied)
+            except ArenaFull:  # then without the part of a page
+                most = found.length // PAGE * PAGE
+                continue
+            sequence.ids = list(ids[: found.length])
+            sequence.reused = found.length
+            return sequence
 
-    def alone(self, adapter: Setting = BARE, trail: Trail | None = None) -> TokenSequence:
+    def alone(self, adapter: Setting = BARE) -> TokenSequence:
         """An empty sequence."""
-        return TokenSequence(trail or self.prefixes.trail(adapter.key), adapter)
+        return TokenSequence(self.prefixes.trail(adapter.key), adapter)
 
     async def _copy_last(self, sequence: TokenSequence, source: int) -> None:
         """Gives the sequence its own copy of the page it goes on writing."""
@@ -87,12 +91,13 @@ class Paging:
         finally:
             self.pages[False].release(held)
 
-    async def reach(self, sequence: TokenSequence, end: int) -> bool:
-        """Gives the sequence pages for all positions below `end`; returns whether it got any."""
+    async def reach(self, sequence: TokenSequence, end: int, lowest: int = 0) -> bool:
+        """Gives the sequence pages for all positions below `end`, and sliding ones from number `lowest` on; returns
+        whether it got any."""
         before = len(sequence.full)
         while sequence.room < end:
             number = len(sequence.full)
-            if self.window and number not in sequence.sliding:
+            if self.window and number >= lowest and number not in sequence.sliding:
                 sequence.sliding[number] = await self._take(sliding=True)
             sequence.full.append(await self._take(sliding=False))
         return len(sequence.full) > before
@@ -103,9 +108,9 @@ class Paging:
         for number in [number for number in sequence.sliding if number < lowest]:
             self.pages[True].release(sequence.sliding.pop(number))
 
-    def record(self, sequence: TokenSequence) -> None:
-        """Shares what is computed with those who come."""
-        self.prefixes.record(sequence.trail, sequence.ids, sequence.full)
+    def record(self, sequence: TokenSequence) -> bool:
+        """Shares what is computed with those who come; returns whether pages of others took the place of its own."""
+        return self.prefixes.record(sequence.trail, sequence.ids, sequence.full)
 
     def mark(self, sequence: TokenSequence) -> None:
         """`record`, and lets others resume right here."""

@@ -49,13 +49,12 @@ class Mark:
 
 @dataclass(slots=True)
 class Trail:
-    """A sequence's way through the tree: the nodes of its whole pages, and that of its last one. Nodes do not go while
-    a sequence holds their pages, so it also holds the `others'` whose tokens turned out to be the same as its own."""
+    """A sequence's way through the tree: the nodes of its whole pages, and that of its last one. Nodes stay as long as
+    a sequence holds their pages."""
 
     root: Node
     path: list[Node] = field(default_factory=list)
     tip: Node | None = None
-    others: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Prefixes:
         if not self.window:
             whole, rest = divmod(length, PAGE)
             last = path[whole] if whole < len(path) else beside
-            return self._touched(Found(length, path[:whole], last.page if rest and last else None))
+            return self._touched(Found(length, path[:whole], last.page if rest and last else None), last)
         best, chosen = 0, None
         for mark in self._marks:
             if mark.path and mark.path[0].parent is self._roots.get(key):
@@ -110,8 +109,9 @@ class Prefixes:
         self._marks.move_to_end(chosen)
         whole, rest = divmod(best, PAGE)
         needed = range(max(best - self.window, 0) // PAGE, pages_of(best))
-        copied = chosen.path[whole].page if rest else None
-        return self._touched(Found(best, chosen.path[:whole], copied, {i: chosen.pages[i] for i in needed}))
+        last = chosen.path[whole] if rest else None
+        found = Found(best, chosen.path[:whole], last.page if last else None, {i: chosen.pages[i] for i in needed})
+        return self._touched(found, last)
 
     def _walk(self, key: Hashable, ids: Sequence[int], most: int) -> tuple[list[Node], Node | None]:
         """The nodes of whole pages, and the node that has most of the next."""
@@ -138,17 +138,19 @@ class Prefixes:
         rest = common_start(mark.path[low].tokens, ids[low * PAGE :]) if low < len(mark.path) else 0
         return low * PAGE + rest
 
-    def _touched(self, found: Found) -> Found:
+    def _touched(self, found: Found, last: Node | None) -> Found:
         self._time += 1
-        for node in found.path:
+        for node in (*found.path, *([last] if last else [])):
             node.used = self._time
         return found
 
     # -- remembering
 
-    def record(self, trail: Trail, ids: Sequence[int], pages: Sequence[int]) -> None:
-        """Makes the tokens `ids`, computed into `pages`, findable for others."""
+    def record(self, trail: Trail, ids: Sequence[int], pages: list[int]) -> bool:
+        """Makes the tokens `ids`, computed into `pages`, findable for others. Where others have computed the same page,
+        theirs takes its place in `pages`; returns whether that happened."""
         self._time += 1
+        replaced = False
         while (len(trail.path) + 1) * PAGE <= len(ids):
             number = len(trail.path)
             self._put_tip(trail, tuple(ids[number * PAGE : (number + 1) * PAGE]), pages[number])
@@ -160,12 +162,14 @@ class Prefixes:
                 parent.children[tip.tokens] = same = tip
             else:
                 self._replace(tip, same)
-                trail.others.append(self.full.hold(same.page))
+                self.full.release(pages[number])
+                pages[number], replaced = self.full.hold(same.page), True
             trail.path.append(same)
             trail.tip = None
         rest = tuple(ids[len(trail.path) * PAGE :])
         if rest:
             self._put_tip(trail, rest, pages[len(trail.path)])
+        return replaced
 
     def _put_tip(self, trail: Trail, tokens: tuple[int, ...], page: int) -> None:
         if trail.tip is None:
@@ -187,10 +191,11 @@ class Prefixes:
 
     def mark(self, trail: Trail, end: int, pages: Mapping[int, int]) -> None:
         """Lets others resume at `end`, the number of tokens recorded last, from these sliding pages."""
-        if not self.window or not end or len(pages) > self.budget:
-            return
         last = trail.tip or trail.path[-1]
-        if any(mark.end == end for mark in last.marks):
+        there = [mark for node in (last, *self._twins(last)) for mark in node.marks if mark.end == end]
+        for mark in there:
+            self._marks.move_to_end(mark)
+        if there or not self.window or not end or len(pages) > self.budget:
             return
         made = Mark([*trail.path, *([trail.tip] if trail.tip else [])], end, dict(pages))
         for page in pages.values():
@@ -200,13 +205,24 @@ class Prefixes:
         while len(self._pinned) > self.budget:
             self._drop(next(iter(self._marks)))
 
+    @staticmethod
+    def _twins(node: Node) -> list[Node]:
+        """Pages beside a part of a page that begin with the same tokens."""
+        if node.parent is None or len(node.tokens) == PAGE:
+            return []
+        beside = (*node.parent.children.values(), *node.parent.partial)
+        return [twin for twin in beside if twin is not node and twin.tokens[: len(node.tokens)] == node.tokens]
+
     # -- forgetting
 
     def leave(self, trail: Trail) -> None:
-        """The sequence of this trail has ended."""
-        for page in trail.others:
-            self.full.release(page)
-        trail.others.clear()
+        """The sequence of this trail has ended; what others have, too, goes."""
+        tip = trail.tip
+        twins = self._twins(tip) if tip else []
+        if tip and not tip.marks and twins:
+            twins[0].used = self._time
+            self._remove(tip)
+            trail.tip = None
 
     def drop_mark(self) -> bool:
         """Forgets the mark that was not used for longest; False if there is none."""

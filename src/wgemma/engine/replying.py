@@ -95,7 +95,8 @@ class Reply:
                 yield part
         finally:
             self._remember()
-            self.keep([*ids, *self.generated][:-1])
+            if self.generated:
+                self.keep([*ids, *self.generated][:-1])
         ended: Any = "tool" if self.called else reason
         ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped))
         yield ending

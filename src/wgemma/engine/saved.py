@@ -111,7 +111,7 @@ async def restore(runner: Runner, path: Path) -> Kept:
         kept = _recognise(runner, kept, header, path)
         sequence = runner.paging.alone(kept.adapter)
         try:
-            await runner.paging.reach(sequence, len(kept.ids))
+            await runner.paging.reach(sequence, len(kept.ids), _window(runner.paging, len(kept.ids)).start)
             file.seek(start)
             for stretch in _stretches(runner.paging, sequence, len(kept.ids)):
                 for buffer, offset, count in stretch:

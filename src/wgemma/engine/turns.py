@@ -10,12 +10,22 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
 
 from wgemma import forks
 from wgemma.errors import SessionError
-from wgemma.sync import GLANCE, in_event_loop
+from wgemma.sync import in_event_loop
 
 PAUSE = 0.001  # seconds between two looks at the queue, in an event loop
+PATIENCE = 0.05  # seconds after which threads no longer wait for a task that does not take its turn
+
+
+class _Ticket:
+    """A place in the queue."""
+
+    def __init__(self, task: object) -> None:
+        self.task = task
+        self.drawn = monotonic()
 
 
 class Turns:
@@ -28,7 +38,8 @@ class Turns:
         self._free: Callable[[], None] | None = free
         self._changed = threading.Condition()
         self._taken = False
-        self._queue: deque[object] = deque()  # who waits for a turn
+        self._queue: deque[_Ticket] = deque()  # who waits for a turn
+        self._freed = 0.0  # when the last turn ended
         self._thread: int | None = None  # who has the turn
         self._task: object = None  # and in which task, if an event loop drives it
         self._computing: int | None = None  # the thread that computes right now
@@ -56,15 +67,15 @@ class Turns:
             self._leave()
 
     async def _wait(self, task: object) -> None:
-        ticket = object()
+        ticket = _Ticket(task)
         self._queue.append(ticket)
         try:
             if task is None:
                 with self._changed:
-                    while not self._enter(ticket, task):
-                        self._changed.wait(GLANCE)
+                    while not self._enter(ticket):
+                        self._changed.wait(PATIENCE)
             else:
-                while not self._enter(ticket, task):
+                while not self._enter(ticket):
                     await asyncio.sleep(PAUSE)
         except BaseException:
             with self._changed:
@@ -73,21 +84,27 @@ class Turns:
                 self._changed.notify_all()
             raise
 
-    def _enter(self, ticket: object, task: object) -> bool:
+    def _enter(self, ticket: _Ticket) -> bool:
         """Takes the turn if it is free and nobody was there before."""
         with self._changed:
             self.check()
-            if self._taken or self._queue[0] is not ticket:
+            if self._taken or not (self._queue[0] is ticket or self._may_overtake(ticket)):
                 return False
-            self._queue.popleft()
-            self._taken, self._task = True, task
+            self._queue.remove(ticket)
+            self._taken, self._task = True, ticket.task
             self._thread = self._computing = threading.get_ident()
             return True
+
+    def _may_overtake(self, ticket: _Ticket) -> bool:
+        """Whether a thread need not wait for the task before it: perhaps the task's event loop waits for that thread,
+        in a plain call."""
+        first = self._queue[0]
+        return ticket.task is None and first.task is not None and monotonic() - max(self._freed, first.drawn) > PATIENCE
 
     def _leave(self) -> None:
         if not self.elsewhere:
             with self._changed:
-                self._taken, self._thread, self._task = False, None, None
+                self._taken, self._thread, self._task, self._freed = False, None, None, monotonic()
                 self._rest()
 
     def check_reader(self) -> None:
