@@ -57,7 +57,7 @@ def words(file: Path) -> list[str]:
 @pytest.mark.slow
 @needs_adapter
 def test_growth_measures_every_size_and_draws_a_mark_for_each(tmp_path: Path) -> None:
-    sizes = ["--depths", "64,0,65536", "--rows", "1,2,5", "--prompts", "16,64"]
+    sizes = ["--depths", "64,0,65536", "--rows", "1,2,5", "--prompts", "16,64", "--sequences", "1,2"]
     done = python(BENCH / "growth.py", MODEL, *sizes, "--tokens", "4", "--repeat", "1", "--out", tmp_path / "out")
     written = sorted((tmp_path / "out").iterdir())
     assert [file.suffix for file in written] == [".json", ".svg"]
@@ -75,7 +75,8 @@ def test_growth_measures_every_size_and_draws_a_mark_for_each(tmp_path: Path) ->
     assert report["notes"] == ["a depth of 65536 tokens was left out: the context has room for 2039."]
     assert report["notes"][0] in done.stderr
     assert "tokens_per_s" in done.stdout
-    assert len(drawn(written[1], "circle", "held")) == 7
+    assert [(one["sequences"], one["prompt"]) for one in report["together"]] == [(1, 512), (2, 512)]
+    assert len(drawn(written[1], "circle", "held")) == 9
 
 
 @timed
