@@ -45,7 +45,7 @@ class _Many(Generic[T]):
     def _keep(self) -> list[WholeAnswer[T]]:
         """From now on everything is kept."""
         if self._closed or self._whole is not None:
-            raise SessionError("these answers ended before they were complete: they were closed, or an error came.")
+            raise SessionError("the answers ended before they were complete: they were closed, or an error came.")
         if self._read:
             raise SessionError("the parts of these answers that were read are not kept. Ask for all before iterating.")
         self._whole = []
