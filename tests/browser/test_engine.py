@@ -68,8 +68,8 @@ from wgemma.files.locate import ModelFiles
 from wgemma.files.page_sources import PageSource
 from wgemma.gpu.browser import BrowserDevice
 
-async def trust(*_):
-    pass
+async def trust(device, config, tensors, options, meanwhile):
+    return options
 
 loading.prepare = trust
 device = await BrowserDevice.open(lab.openGpu, "")
