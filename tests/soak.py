@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.engine.adapting import BARE, Setting
-from wgemma.engine.batch import Batch, Item
+from wgemma.engine.batch import Batch
+from wgemma.engine.jobs import Item
 from wgemma.engine.request import Request, Token
 from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling

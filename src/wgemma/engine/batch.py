@@ -11,24 +11,22 @@ youngest sequence gives its pages up and is computed again later. When the devic
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import count, islice
 from time import perf_counter
-from typing import TypeAlias
 
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.blame import damaged
+from wgemma.engine.jobs import Item, Job, Step
 from wgemma.engine.paging import ArenaFull
 from wgemma.engine.request import Cancelled, PromptProgress, Request, Token
 from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sampling import Recipe, alternatives, outcome
-from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.slots import bucket_of
 from wgemma.engine.soft import common_start
 from wgemma.engine.streams import Stream
 from wgemma.errors import AdapterError, BadLogits, DeviceError, DeviceLost, Error, OutOfMemory, SettingsError
-from wgemma.gpu.device import Reading
 from wgemma.model.passes import SOFT
 from wgemma.model.rows import PAGE
 
@@ -39,54 +37,6 @@ PIECES = (512, 256, 128, 32)  # rows of such a piece
 UNREAD = 64  # tokens a generation may be ahead of its reader
 NEIGHBOURS = 16  # waiting prompts to look at for a common beginning
 REBUILDS = 2  # times in a row that a lost device is replaced
-
-Item: TypeAlias = Token | PromptProgress
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One generation: what it wants, what it has so far, and who reads it. Once its prompt is computed it has a `slot`;
-    while its reader is behind, it rests there. `put` counts how often it was put into a slot: steps from before do not
-    count."""
-
-    request: Request
-    stream: Stream[Item]
-    number: int
-    given: list[int] = field(default_factory=list)
-    sequence: TokenSequence | None = None
-    slot: int | None = None
-    recipe: Recipe = field(default_factory=Recipe)
-    submitted: int = 0  # tokens asked for, those given included
-    put: int = 0
-    fresh: bool = False  # it was put into its slot since the last step
-    rests: bool = False
-    heard: int | None = None  # tokens of the prompt that were not there, once that is known
-
-    @property
-    def known(self) -> list[int]:
-        return [*self.request.ids, *self.given]
-
-    @property
-    def last(self) -> int:
-        return self.given[-1] if self.given else self.request.ids[-1]
-
-    @property
-    def over(self) -> bool:
-        """Whether its reader has left or cancelled."""
-        try:
-            return self.stream.closed or self.request.cancelled()
-        except Exception as error:  # the caller's own code
-            self.stream.end(error)
-            return True
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step in flight: whose tokens it brings, as (job, slot, put, position)."""
-
-    jobs: list[tuple[Job, int, int, int]]
-    results: Reading
-    report: Reading | None
 
 
 class Batch:
@@ -206,7 +156,7 @@ class Batch:
             self._waiting.remove(job)
             job.stream.end()
         if self._reading and self._reading.over:
-            await self._stop_reading()
+            self._finish(await self._stop_reading())
         for job in [job for job in self._running.values() if job.over]:
             self._finish(job)
 
@@ -287,7 +237,7 @@ class Batch:
                 return False
             self._tell(job, progress)
         except Cancelled:
-            await self._stop_reading()
+            self._finish(await self._stop_reading())
             return False
         except Error as error:
             if not _is_its_own(error):
@@ -309,17 +259,12 @@ class Batch:
         if not job.given:
             job.stream.put(progress)
 
-    async def _stop_reading(self) -> None:
+    async def _stop_reading(self) -> Job:
+        """Leaves a prompt where it is."""
         job, reader, self._reading, self._reader = self._reading, self._reader, None, None
         assert job is not None and reader is not None
         await reader.aclose()
-        self._finish(job)
-
-    async def _put_off_reading(self) -> None:
-        job, reader, self._reading, self._reader = self._reading, self._reader, None, None
-        assert job is not None and reader is not None
-        await reader.aclose()
-        self._put_off(job)
+        return job
 
     def _wait_again(self, job: Job, error: ArenaFull) -> None:
         """No page is left for a prompt: it waits until somebody ends, or fails if nobody is there."""
@@ -490,7 +435,7 @@ class Batch:
                 victim = max(self._running.values(), key=lambda other: other.number)
                 self._stalled = True
                 if self._reading and self._reading.number > victim.number and not self._between:
-                    await self._put_off_reading()
+                    self._put_off(await self._stop_reading())
                 elif len(self._running) == 1 and self._reading is None:
                     self._finish(job, error)
                 else:
