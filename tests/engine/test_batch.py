@@ -14,11 +14,13 @@ import pytest
 
 import wgemma
 from adapter_maker import adapter, pair
+from losing import lose_at
 from wgemma.engine import backend, batch, owner
 from wgemma.engine.backend import GpuBackend
-from wgemma.engine.batch import UNREAD
+from wgemma.engine.batch import UNREAD, Batch
 from wgemma.engine.options import Options
 from wgemma.engine.request import Request
+from wgemma.engine.runner import Runner
 from wgemma.engine.sampling import Sampling
 from wgemma.files.adapters import write_gguf_adapter
 from wgemma.files.locate import locate
@@ -359,17 +361,9 @@ def test_a_lost_device_is_replaced_and_all_go_on(blob: Path, monkeypatch: pytest
         begun = [[next(reply).id] for reply in replies[:-1]]
         device = backend_of(model).device
         assert isinstance(device, NativeDevice)
-        if moment == "in between":
-            device._device.destroy()
-        else:
-            chunk = type(backend_of(model).runner).chunk
-
-            async def losing(*given: Any) -> int:
-                device._device.destroy()
-                monkeypatch.undo()
-                return await chunk(*given)
-
-            monkeypatch.setattr(type(backend_of(model).runner), "chunk", losing)
+        lose_at(
+            monkeypatch, *((Batch, "turn") if moment == "in between" else (Runner, "chunk")), device._device.destroy
+        )
         begun.append([next(replies[-1]).id])
         found = together([lambda reply=reply: [piece.id for piece in reply] for reply in replies])
         assert [first + rest for first, rest in zip(begun, found, strict=True)] == expected
