@@ -187,6 +187,7 @@ class Sampler:
         self.results = ledger.buffer(RESULTS_BYTES * slots, "results")
         self.report = ledger.buffer(REPORT_BYTES * slots, "log-probabilities")
         self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits, on first use
+        self._masks: Buffer | None = None  # likewise
         self._biases: dict[int, dict[int, float]] = {}  # what a slot's bias holds beside zeros
 
     def begin(self, slot: int, sampling: Sampling, context: int) -> Recipe:
@@ -211,6 +212,18 @@ class Sampler:
         self.device.write(buffer, 4 * self.stride * slot, bias.tobytes())
         self._biases[slot] = biases
 
+    def put_mask(self, slot: int, position: int, mask: bytes) -> None:
+        """Forbids the tokens whose bits in `mask` are 0 to be drawn at `position`; `record_again` sees to that."""
+        words = -(-self.config.vocab_size // 32)
+        self.device.write(
+            self._mask_buffer(), 4 * (1 + words) * slot, struct.pack("<I", position) + mask.ljust(4 * words, b"\0")
+        )
+
+    def _mask_buffer(self) -> Buffer:
+        if self._masks is None:
+            self._masks = self.ledger.buffer(4 * (1 + -(-self.config.vocab_size // 32)) * self.slots, "masks")
+        return self._masks
+
     def _adjustment(self) -> tuple[Buffer, Buffer, Buffer]:
         if self._adjusted is None:
             labels = ("logit bias", "token counts", "adjusted logits")
@@ -221,6 +234,21 @@ class Sampler:
     def record(self, tape: Tape, recipe: Recipe, depth: int, rows: int) -> None:
         """From the logits of `rows` slots to their next rows; `depth` bounds the history to count."""
         assert rows <= self.slots
+        bindings = self._bindings(recipe)
+        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
+        if recipe.adjusts:
+            if recipe.past:
+                past = -(-depth // 256)
+                grid = [past if recipe.past < 0 else min(recipe.past, past), rows]
+                tape.run("count", grid, bindings, {**vocab, **tables})
+            tape.run("adjust", [-(-self.config.vocab_size // 256), rows], bindings, vocab)
+        self._draw(tape, recipe, rows, bindings, masked=False)
+
+    def record_again(self, tape: Tape, recipe: Recipe, rows: int) -> None:
+        """Draws again for slots whose mask forbids what the pass before has drawn."""
+        self._draw(tape, recipe, rows, {**self._bindings(recipe), "masks": self._mask_buffer()}, masked=True)
+
+    def _bindings(self, recipe: Recipe) -> dict[str, Binding]:
         bindings: dict[str, Binding] = {
             "settings": self.settings,
             "logits": self.logits,
@@ -231,18 +259,17 @@ class Sampler:
             "results": self.results,
             "report": self.report,
         }
-        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
         if recipe.adjusts:
             bias, counts, adjusted = self._adjustment()
             bindings |= {"bias": bias, "counts": counts, "adjusted": adjusted}
-            if recipe.past:
-                past = -(-depth // 256)
-                grid = [past if recipe.past < 0 else min(recipe.past, past), rows]
-                tape.run("count", grid, bindings, {**vocab, **tables})
-            tape.run("adjust", [-(-self.config.vocab_size // 256), rows], bindings, vocab)
+        return bindings
+
+    def _draw(self, tape: Tape, recipe: Recipe, rows: int, bindings: dict[str, Binding], *, masked: bool) -> None:
+        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
         blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS)), rows]
         most = FEW_THREADS if self.device.compact else THREADS
-        threads, source = {"THREADS": min(most, self.device.limits.invocations)}, {"ADJUSTED": recipe.adjusts}
+        threads = {"THREADS": min(most, self.device.limits.invocations)}
+        source = {"ADJUSTED": recipe.adjusts, **({"MASKED": True} if masked else {})}
         tape.run("peaks", blocks, bindings, vocab, source)
         tape.run("sample", [rows], bindings, {**vocab, "context": self.rows.context, **tables}, threads | source)
         if recipe.logprobs:
