@@ -142,7 +142,8 @@ def _biases(given: Any) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one step. `bad`: the logits contain NaN or Inf; the rest describes the sampled distribution."""
+    """The result of one step. `bad`: the logits contain NaN or Inf; `again`: the first token drawn was forbidden; the
+    rest describes the sampled distribution."""
 
     token: int
     bad: bool
@@ -150,6 +151,7 @@ class Outcome:
     total: float
     highest: float
     position: int
+    again: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,8 @@ class Sampler:
 def outcome(data: bytes, slot: int, position: int) -> Outcome:
     """The result for a slot's token at `position`, from the results of all slots up to it."""
     at = RESULTS_BYTES * slot + position % RING * RESULT_BYTES
-    fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, at)
-    return Outcome(fields[0], bool(fields[1]), *fields[2:])
+    token, bad, threshold, total, highest, drawn_at, again = struct.unpack_from("<3I2f2I", data, at)
+    return Outcome(token, bool(bad), threshold, total, highest, drawn_at, bool(again))
 
 
 def alternatives(data: bytes, slot: int, position: int, count: int) -> list[tuple[int, float]]:

@@ -224,7 +224,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   }
   if (thread != 0u) { return; }
   token = min(token, params.vocab - 1u);
-  let result = Result(token, atomicLoad(&bad), least, total, highest, position, vec2<u32>());
+//#if MASKED
+  let again = 1u;
+//#else
+  let again = 0u;
+//#endif
+  let result = Result(token, atomicLoad(&bad), least, total, highest, position, again, 0u);
   results[slot * RING + position % RING] = result;
   rows[slot] = vec4<u32>(1u, position, token, position);
   if (position < params.context) { history[place_of(position, table_of(slot))] = token; }

@@ -322,19 +322,19 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
             continue
         position = slot.position + 1
         token, total, ids = _drawn(logits[i], slot)
-        highest = logits[i].max()
-        if not masks[i][token]:
+        highest, again = logits[i].max(), not masks[i][token]
+        if again:
             token, total, ids = _drawn(logits[i], slot, masks[i])
             highest = logits[i][masks[i]].max()
         ring = position % RING
         at = (i * RING + ring) * 8
         # Only what can be drawn lies above the threshold; of a greedy choice the largest, and those tied with it.
         order = keys(logits[i])
-        if highest < logits[i].max() or slot.temperature > 0:
+        if again:
             order[~masks[i]] = 0
         astray = np.setxor1d(np.flatnonzero(order >= int(whole[at + 2])), ids).size
         whole[at + 2] = astray if slot.temperature > 0 else whole[at + 2] - order.max()
-        numbers[i, ring] = [token, 0, 0, UNTOUCHED, UNTOUCHED, position, 0, 0]
+        numbers[i, ring] = [token, 0, 0, UNTOUCHED, UNTOUCHED, position, again, 0]
         floats[i, ring, 3:5] = total, highest
         rows[4 * i : 4 * i + 4] = 1, position, token, position
         if position < CONTEXT:
