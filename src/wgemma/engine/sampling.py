@@ -190,6 +190,7 @@ class Sampler:
         self.report = ledger.buffer(REPORT_BYTES * slots, "log-probabilities")
         self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits, on first use
         self._masks: Buffer | None = None  # likewise
+        self._masked: set[int] = set()  # slots with a mask, perhaps an old one
         self._biases: dict[int, dict[int, float]] = {}  # what a slot's bias holds beside zeros
 
     def begin(self, slot: int, sampling: Sampling, context: int) -> Recipe:
@@ -199,6 +200,9 @@ class Sampler:
         if adjusts:
             self._put_bias(slot, biases)
         self.device.write(self.settings, SETTINGS_BYTES * slot, sampling.pack(context, adjusts=adjusts))
+        if slot in self._masked:
+            self._masked.remove(slot)
+            self.device.write(self._mask_buffer(), 4 * (1 + -(-self.config.vocab_size // 32)) * slot, bytes(4))
         last_n = sampling.repeat_last_n if sampling.penalises else 0
         past = -1 if last_n < 0 else -(-last_n // 256)
         return Recipe(past, adjusts, sampling.logprobs is not None)
@@ -217,9 +221,9 @@ class Sampler:
     def put_mask(self, slot: int, position: int, mask: bytes) -> None:
         """Forbids the tokens whose bits in `mask` are 0 to be drawn at `position`; `record_again` sees to that."""
         words = -(-self.config.vocab_size // 32)
-        self.device.write(
-            self._mask_buffer(), 4 * (1 + words) * slot, struct.pack("<I", position) + mask.ljust(4 * words, b"\0")
-        )
+        data = struct.pack("<I", position) + mask.ljust(4 * words, b"\0")
+        self.device.write(self._mask_buffer(), len(data) * slot, data)
+        self._masked.add(slot)
 
     def _mask_buffer(self) -> Buffer:
         if self._masks is None:
