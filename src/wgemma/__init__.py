@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from wgemma.engine.sampling import Sampling
     from wgemma.files.gguf import Gguf
+    from wgemma.formats import Choice, Grammar, Regex
     from wgemma.loading import aload, load
     from wgemma.options import (
         ChatManyOptions,
@@ -62,6 +63,7 @@ __all__ = [
     "BadLogits",
     "ChatManyOptions",
     "ChatOptions",
+    "Choice",
     "ContextOverflow",
     "Conversation",
     "DataError",
@@ -73,6 +75,7 @@ __all__ = [
     "GenerateOptions",
     "Gguf",
     "GgufError",
+    "Grammar",
     "GrammarError",
     "LoadOptions",
     "MediaError",
@@ -82,6 +85,7 @@ __all__ = [
     "Part",
     "Piece",
     "PromptProgress",
+    "Regex",
     "Sampling",
     "SessionError",
     "SettingsError",
@@ -109,16 +113,19 @@ _LATER = {
     "AsyncAnswers": "api",
     "ChatManyOptions": "options",
     "ChatOptions": "options",
+    "Choice": "formats",
     "Conversation": "api",
     "FinetuneOptions": "options",
     "GenerateManyOptions": "options",
     "GenerateOptions": "options",
     "Gguf": "files.gguf",
+    "Grammar": "formats",
     "LoadOptions": "options",
     "Model": "api",
     "Part": "api",
     "Piece": "api",
     "PromptProgress": "api",
+    "Regex": "formats",
     "Sampling": "engine.sampling",
     "TokenLogprob": "api",
     "Tokenizer": "text.tokenizer",
