@@ -53,19 +53,25 @@ class Annotation:
         return self._kind.build(value, self._where)
 
 
+def schemas_of(annotations: Mapping[str, Annotation]) -> tuple[dict[str, Schema], dict[str, Schema]]:
+    """The schema of each, and the definitions they share."""
+    book = _Definitions()
+    return {name: annotation._kind.schema(book) for name, annotation in annotations.items()}, book.schemas
+
+
 class _Definitions:
     """The `$defs` of a schema that is being written."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
-        self._schemas: dict[str, Schema] = {}
+        self.schemas: dict[str, Schema] = {}
         self._uses: dict[str, int] = {}
 
     def refer(self, owner: Any, name: str, write: Callable[[], Schema]) -> Schema:
         """A reference to the definition of `owner`, which is written if it is the first."""
         if owner not in self._names:
             name = self._names[owner] = self.reserve(name)
-            self._schemas[name] = write()
+            self.schemas[name] = write()
         name = self._names[owner]
         self._uses[name] = self._uses.get(name, 0) + 1
         return {"$ref": _reference(name)}
@@ -73,10 +79,10 @@ class _Definitions:
     def reserve(self, name: str) -> str:
         """A name that is still free, like this one."""
         free, count = name, 1
-        while free in self._schemas:
+        while free in self.schemas:
             count += 1
             free = f"{name}_{count}"
-        self._schemas[free] = {}
+        self.schemas[free] = {}
         return free
 
     def adopt(self, schema: Schema) -> Schema:
@@ -85,7 +91,7 @@ class _Definitions:
         names = {name: self.reserve(name) for name in foreign}
         references = {_reference(name): _reference(own) for name, own in names.items()}
         for name, inner in foreign.items():
-            self._schemas[names[name]] = _adopted(inner, references)
+            self.schemas[names[name]] = _adopted(inner, references)
         root: Schema = _adopted({key: value for key, value in schema.items() if key != "$defs"}, references)
         return root
 
@@ -93,8 +99,8 @@ class _Definitions:
         """The finished schema. A definition that only the root uses is the root."""
         name = root["$ref"].removeprefix("#/$defs/") if root.keys() == {"$ref"} else ""
         if self._uses.get(name) == 1:
-            root = self._schemas.pop(name)
-        return {**root, "$defs": self._schemas} if self._schemas else root
+            root = self.schemas.pop(name)
+        return {**root, "$defs": self.schemas} if self.schemas else root
 
 
 def _reference(name: str) -> str:
