@@ -26,6 +26,7 @@ class _Whole(Generic[T]):
     def __init__(self) -> None:
         self._arrived: list[T] = []
         self._ending: Ending | None = None
+        self._parsed: list[Any] = []  # the object, once somebody asked for it
         self._over = False  # the stream has ended, or an error ended it
         self._closed = False  # before its end
 
@@ -44,6 +45,17 @@ class _Whole(Generic[T]):
     def text(self) -> str:
         """The answer itself, without its thinking."""
         return "".join(item.text for item in self._read() if not (isinstance(item, Part) and item.kind == "thinking"))
+
+    @property
+    def parsed(self) -> Any:
+        """The object that `format` describes: an instance of its class, a JSON value, or the text for a Regex, Choice
+        or Grammar. None if there is no format, or if a stop string, a limit or a tool call ended the answer."""
+        text = self.text
+        if self._ending is None or self._ending.parse is None:
+            return None
+        if not self._parsed:
+            self._parsed = [self._ending.parse(text)]
+        return self._parsed[0]
 
     @property
     def thinking(self) -> str:

@@ -83,7 +83,12 @@ class Model(Answering, Perceiving, Computing):
         dropped, and there is no new thinking.
 
         Options:
-            tools: the functions the model may call, described as in OpenAI's API.
+            tools: the functions the model may call: Python functions, or descriptions as in OpenAI's API.
+            tool_choice: "auto" (the default), "none", "required" (the reply calls a tool), or the name of the tool to
+                call.
+            parallel_tool_calls: whether a reply may call several tools (the default).
+            format: what the answer must look like: a JSON schema, a dataclass, a Pydantic model or another annotation,
+                "json", `Regex`, `Choice` or `Grammar`. `.parsed` is then the object.
             think: whether the model thinks before it answers: True, or "low", "medium" or "high", which limit a thought
                 to 512, 2048 or 8192 tokens.
             thinking_budget: the most tokens of a thought.
@@ -116,7 +121,8 @@ class Model(Answering, Perceiving, Computing):
         is fine, since only a few are begun at a time.
 
         Options:
-            tools, think, thinking_budget, max_tokens, stop, cancel, progress, shift, adapter: as in `chat`, for all.
+            tools, tool_choice, parallel_tool_calls, format, think, thinking_budget, max_tokens, stop, cancel, progress,
+                shift, adapter: as in `chat`, for all.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
@@ -163,7 +169,7 @@ class Model(Answering, Perceiving, Computing):
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options:
-            max_tokens, stop, cancel, progress, adapter, n: as in `chat`.
+            format, max_tokens, stop, cancel, progress, adapter, n: as in `chat`.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
@@ -180,7 +186,7 @@ class Model(Answering, Perceiving, Computing):
         Each is one as in `generate`; an endless iterable is fine, since only a few are begun at a time.
 
         Options:
-            max_tokens, stop, cancel, progress, adapter: as in `chat`, for all.
+            format, max_tokens, stop, cancel, progress, adapter: as in `chat`, for all.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """

@@ -62,4 +62,4 @@ async def pieces(
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():
         reason = "cancelled"
-    yield Ending(reason, measure.usage())
+    yield Ending(reason, measure.usage(), complete=reason == "stop" and not stops.found)

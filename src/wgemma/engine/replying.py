@@ -98,7 +98,8 @@ class Reply:
             if self.generated:
                 self.keep([*ids, *self.generated][:-1])
         ended: Any = "tool" if self.called else reason
-        ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped))
+        usage = replace(self.measure.usage(), dropped=self.dropped)
+        ending = Ending(ended, usage, complete=reason == "stop" and not self.stops.found)
         yield ending
         yield _last(ending)
 
