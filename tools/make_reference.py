@@ -32,12 +32,15 @@ FIRST = (
     "Answers",
     "AsyncAnswers",
     "WholeAnswer",
+    "ToolRun",
+    "AsyncToolRun",
     "Part",
     "Piece",
     "Usage",
     "PromptProgress",
     "TokenLogprob",
     "ToolCall",
+    "ToolStep",
     "Sampling",
 )
 BESIDES = (TrainingSettings, TrainingResult, Progress, Plan, Sound)  # what calls take or give, outside of __all__

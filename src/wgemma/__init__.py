@@ -29,18 +29,21 @@ if TYPE_CHECKING:
         Answers,
         AsyncAnswer,
         AsyncAnswers,
+        AsyncToolRun,
         Conversation,
         Model,
         Part,
         Piece,
         PromptProgress,
         TokenLogprob,
+        ToolRun,
         Usage,
         WholeAnswer,
     )
     from wgemma.engine.sampling import Sampling
     from wgemma.files.gguf import Gguf
     from wgemma.formats import Choice, Grammar, Regex
+    from wgemma.functions import ToolStep
     from wgemma.loading import aload, load
     from wgemma.options import (
         ChatManyOptions,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         GenerateManyOptions,
         GenerateOptions,
         LoadOptions,
+        RunToolsOptions,
     )
     from wgemma.text.reply import ToolCall
     from wgemma.text.template import render
@@ -60,6 +64,7 @@ __all__ = [
     "Answers",
     "AsyncAnswer",
     "AsyncAnswers",
+    "AsyncToolRun",
     "BadLogits",
     "ChatManyOptions",
     "ChatOptions",
@@ -86,6 +91,7 @@ __all__ = [
     "Piece",
     "PromptProgress",
     "Regex",
+    "RunToolsOptions",
     "Sampling",
     "SessionError",
     "SettingsError",
@@ -95,6 +101,8 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "ToolCall",
+    "ToolRun",
+    "ToolStep",
     "TrainingError",
     "Usage",
     "WholeAnswer",
@@ -111,6 +119,7 @@ _LATER = {
     "Answers": "api",
     "AsyncAnswer": "api",
     "AsyncAnswers": "api",
+    "AsyncToolRun": "api",
     "ChatManyOptions": "options",
     "ChatOptions": "options",
     "Choice": "formats",
@@ -126,10 +135,13 @@ _LATER = {
     "Piece": "api",
     "PromptProgress": "api",
     "Regex": "formats",
+    "RunToolsOptions": "options",
     "Sampling": "engine.sampling",
     "TokenLogprob": "api",
     "Tokenizer": "text.tokenizer",
     "ToolCall": "text.reply",
+    "ToolRun": "api",
+    "ToolStep": "functions",
     "Usage": "api",
     "WholeAnswer": "api",
     "aload": "loading",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date, time
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from wgemma.annotations import Annotation, Schema, hints_of, schemas_of
 from wgemma.checks import kind_of, shown
@@ -63,6 +63,20 @@ class Function:
             if name not in values:
                 raise SettingsError(f"{self.name} needs the argument {name}.")
         return {name: self.parameters[name].build(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStep:
+    """A call of a tool, and what came of it: its `result`, or the `error` that the model was told instead. It comes
+    between the parts of replies, so it has a `kind` and a `text`, too."""
+
+    name: str
+    arguments: Mapping[str, Any]  # as the model wrote them
+    result: Any = None
+    error: str | None = None
+    seconds: float = 0.0
+    kind: Literal["tool_result"] = "tool_result"
+    text: str = ""
 
 
 def declaration_of(function: Callable[..., Any]) -> dict[str, Any]:
