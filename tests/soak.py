@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.batch import Batch
+from wgemma.engine.constraint import Constraint
 from wgemma.engine.jobs import Item
 from wgemma.engine.request import Request, Token
 from wgemma.engine.runner import Runner
@@ -64,16 +65,23 @@ class Event:
 
 
 class Soak:
-    """`stems` are beginnings that prompts share; `adapters` are settings they may have."""
+    """`stems` are beginnings that prompts share; `adapters` are settings they may have, and half of them have one of
+    the `constraints`."""
 
     def __init__(
-        self, runner: Runner, stems: Sequence[Sequence[int]], adapters: Sequence[Setting] = (BARE,), seed: int = 0
+        self,
+        runner: Runner,
+        stems: Sequence[Sequence[int]],
+        adapters: Sequence[Setting] = (BARE,),
+        constraints: Sequence[Constraint] = (),
+        seed: int = 0,
     ) -> None:
         self.runner = runner
         self.batch = Batch(runner)
         self.dice = random.Random(seed)
         self.stems = stems
         self.adapters = adapters
+        self.constraints = constraints
         self.live: list[Generation] = []
         self.done: list[Generation] = []
         self.most = self.put_off = 0
@@ -123,12 +131,15 @@ class Soak:
         ids = stem[:cut] + [dice.randrange(24, vocab) for _ in range(dice.choice((0, 1, 5, 40)))]
         room = self.runner.engine.context - len(ids)
         marks = [len(stem)] if dice.random() < 0.5 else []
+        constraint = dice.choice([*self.constraints, *[None] * max(len(self.constraints), 1)])
         request = Request(
             ids,
             dice.randrange(min(70, max(room, 1))),
             self.settings(),
             dice.choice(self.adapters),
             marks,
+            ends=constraint.alphabet.ends if constraint else (),
+            constraint=constraint,
             cancel=Event(),
         )
         self.live.append(Generation(request, self.batch.submit(request), slow=dice.random() < 0.1))
@@ -169,39 +180,47 @@ def check(runner: Runner, request: Request, given: Sequence[Token]) -> list[str]
         return []
     rows = np.frombuffer(b"".join(iterate(logits(runner, ids[:-1], (), request.adapter))), np.float32)
     rows = rows.reshape(len(ids) - 1, -1)
-    wrong = []
+    wrong, state, allowed = [], request.state(), None
     for position in range(len(request.ids), len(ids)):
         token = given[position - len(request.ids)]
-        wrong += check_token(rows[position - 1], ids[:position], token, request.sampling, runner)
+        if request.constraint is not None and state is not None:
+            mask = np.frombuffer(request.constraint.mask(state), np.uint8)
+            allowed = np.unpackbits(mask, count=rows.shape[1], bitorder="little").astype(bool)
+            state = request.constraint.step(state, token.id)
+            assert state is not None, f"token {token.id} at {position} is forbidden"
+            assert allowed[token.id]
+        if token.origin != "forced":
+            wrong += check_token(rows[position - 1], ids[:position], token, request.sampling, runner, allowed)
     return wrong
 
 
 def check_token(
-    row: NDArray[np.float32], past: Sequence[int], token: Token, sampling: Sampling, runner: Runner
+    row: NDArray[np.float32],
+    past: Sequence[int],
+    token: Token,
+    sampling: Sampling,
+    runner: Runner,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> list[str]:
     bias = dict(sampling.logit_bias) | dict.fromkeys(runner.engine.config.suppress_tokens, -np.inf)
-    tokens, shares = distribution(
-        row,
-        history=[PAD if i >= SOFT else i for i in past],
-        logit_bias=bias,
-        repeat_penalty=sampling.repeat_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repeat_last_n=sampling.repeat_last_n,
-        temperature=sampling.temperature or 1.0,
-    )
-    share = dict(zip(tokens.tolist(), shares.tolist(), strict=True))
-    wrong = []
-    if sampling.temperature == 0:
-        gap = np.log(max(share.values())) - np.log(share[token.id])
-        if gap > MARGIN:
-            wrong.append(f"token {token.id} at {len(past)} is {gap} below the best")
-    else:
-        assert sampling.seed is not None
-        goal = draw_of(sampling.seed, len(past))
-        below = sum(part for other, part in share.items() if other < token.id)
-        if not below - MARGIN < goal < below + share[token.id] + MARGIN:
-            wrong.append(f"token {token.id} at {len(past)} was not drawn")
+    settings: dict[str, Any] = {
+        "history": [PAD if i >= SOFT else i for i in past],
+        "logit_bias": bias,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+        "temperature": sampling.temperature or 1.0,
+    }
+    again, wrong = token.origin == "again", []
+    first = choices(*distribution(row, **settings), sampling, len(past))
+    if again:
+        assert allowed is not None
+        if all(allowed[other] for other in first):
+            wrong.append(f"token {token.id} at {len(past)} was drawn again, but {first} was allowed")
+        first = choices(*distribution(row, allowed=allowed, **settings), sampling, len(past), again=True)
+    if token.id not in first:
+        wrong.append(f"token {token.id} at {len(past)} was drawn instead of {first}")
     if sampling.logprobs is not None:
         shifted = row.astype(np.float64) - row.max()
         logs = shifted - np.log(np.exp(shifted).sum())
@@ -210,3 +229,16 @@ def check_token(
         if error > MARGIN:
             wrong.append(f"a log-probability at {len(past)} is off by {error}")
     return wrong
+
+
+def choices(
+    tokens: NDArray[np.int64], shares: NDArray[np.float64], sampling: Sampling, position: int, *, again: bool = False
+) -> list[int]:
+    """The token that the settings choose, and those that are as good within the margin."""
+    if sampling.temperature == 0:
+        return [int(token) for token in tokens[np.log(shares.max()) - np.log(shares) <= MARGIN]]
+    assert sampling.seed is not None
+    goal, order = draw_of(sampling.seed, position, again=again), np.argsort(tokens)
+    ends = np.cumsum(shares[order])
+    near = (ends - shares[order] - MARGIN < goal) & (goal < ends + MARGIN)
+    return [int(token) for token in tokens[order][near]]

@@ -11,7 +11,9 @@ import pytest
 from one_sequence import engine_on
 from random_towers import RandomTowers
 from soak import Soak
+from wgemma.constraints import Constraints
 from wgemma.engine.adapting import BARE, Adapters, Setting
+from wgemma.engine.constraint import Constraint
 from wgemma.engine.options import Options, most_pages
 from wgemma.engine.runner import Runner
 from wgemma.engine.senses import Senses
@@ -24,7 +26,9 @@ from wgemma.model.cache import page_costs
 from wgemma.model.config import Config, find_tensors
 from wgemma.model.rows import pages_of
 from wgemma.sync import run
+from wgemma.text.grammar import compile_regex, compile_schema
 from wgemma.text.parts import content_of
+from wgemma.text.tokenizer import Tokenizer
 
 SECONDS = 10
 CONTEXT = 400
@@ -42,6 +46,22 @@ def lora(gguf: Gguf, config: Config, name: str, seed: int) -> AdapterFile:
             a, b = (array("f", dice.normal(0, 0.05, 4 * n).astype(np.float32).tobytes()) for n in (columns, rows))
             pairs[tensor_name] = Pair(4, columns, rows, a, b, 1.0)
     return AdapterFile(name, pairs, 4.0)
+
+
+def constraints(tokenizer: Tokenizer) -> list[Constraint]:
+    """Of JSON, with and without forced text, of a pattern, and of tool calls."""
+    known = Constraints(tokenizer)
+    texts = {"type": "array", "items": {"type": "string", "maxLength": 9}, "minItems": 2, "maxItems": 3}
+    person = {"type": "object", "properties": {"a long name": {"enum": [1, 2]}, "texts": texts}, "required": ["texts"]}
+    tool = {"type": "function", "function": {"name": "find", "parameters": person}}
+    made = [
+        known.of(compile_schema(person), None),
+        known.of(compile_schema(person), None, forces=False),
+        known.of(compile_regex("(a|bc|[^x-z]{2,5})*"), None, thinks=True),
+        known.of(None, [tool], "required"),
+        known.of(None, [tool]),
+    ]
+    return [constraint for constraint in made if constraint is not None]
 
 
 class World:
@@ -69,6 +89,7 @@ class World:
         (media,) = run(senses.place([content_of({"type": "image", "image": picture, "budget": 70})]))
         seen = [2, 30, *media[0].numbers, 31, *words[0][:40]]
         self.stems = [[2, *words[0]], [2, *words[1]], [2, *words[1][:80], *words[2][:60]], seen]
+        self.constraints = constraints(Tokenizer.from_gguf(gguf))
 
 
 @pytest.fixture(params=KINDS)
@@ -80,7 +101,7 @@ def world(request: pytest.FixtureRequest, shared: Path, gpu: NativeDevice) -> It
 
 
 def soaked(world: World, seconds: float, seed: int) -> None:
-    soak = Soak(world.runner, world.stems, world.settings, seed)
+    soak = Soak(world.runner, world.stems, world.settings, world.constraints, seed)
     soak.soak(seconds)
     assert soak.most > SLOTS
     world.runner.paging.prefixes.clear()

@@ -4,6 +4,9 @@ A turn is a piece of one prompt, if one is being read, and a decoding step of al
 GPU samples tokens and feeds them back itself; the host follows a few steps behind. First come, first served: prompts
 are read one after the other, so whoever waits finds what those before have computed.
 
+A token that a constraint forbids is drawn again: its sequence steps back to that position while the others go on, the
+mask of what is allowed is found in slices, and the next step draws under it. Forced tokens are computed like a prompt.
+
 Nobody suffers for another: a bad prompt, NaN or a reader who left ends one generation. When no page is left, the
 youngest sequence gives its pages up and is computed again later. When the device is lost, all continue on a new one.
 """
@@ -26,7 +29,16 @@ from wgemma.engine.sampling import Recipe, alternatives, outcome
 from wgemma.engine.slots import bucket_of
 from wgemma.engine.soft import common_start
 from wgemma.engine.streams import Stream
-from wgemma.errors import AdapterError, BadLogits, DeviceError, DeviceLost, Error, OutOfMemory, SettingsError
+from wgemma.errors import (
+    AdapterError,
+    BadLogits,
+    DeviceError,
+    DeviceLost,
+    Error,
+    GrammarError,
+    OutOfMemory,
+    SettingsError,
+)
 from wgemma.model.passes import SOFT
 from wgemma.model.rows import PAGE
 
@@ -64,7 +76,7 @@ class Batch:
     def submit(self, request: Request) -> Stream[Item]:
         """Begins a generation; its tokens come through the stream."""
         sampling = request.sampling.settled()  # a replayed reply continues as it began
-        job = Job(replace(request, sampling=sampling), Stream(), next(self._numbers))
+        job = Job(replace(request, sampling=sampling), Stream(), next(self._numbers), state=request.state())
         self._inbox.append(job)
         return job.stream
 
@@ -132,6 +144,7 @@ class Batch:
             self._open_inbox()
             await self.take_leave()
             await self.read()
+            await self._catch_up()
             await self._decode()
         except DeviceLost as loss:
             await self._replay(loss)
@@ -170,6 +183,8 @@ class Batch:
         if full and not self._make_way():
             return
         self._waiting.remove(job)
+        if job.heard is None:
+            job.lead(self._room(job))
         try:
             ids, engine = job.known, self.runner.engine
             check_ids(ids, engine.config.vocab_size, engine.context, self.runner.senses)
@@ -208,7 +223,7 @@ class Batch:
     def _piece(self) -> int:
         """How many rows of a prompt to compute next, so that nobody waits for long."""
         rows = self.runner.pass_rows
-        if not any(not job.rests for job in self._running.values()):
+        if not any(job.runs for job in self._running.values()):
             return rows
         return min(rows, next((size for size in PIECES if size * self._row_seconds <= SMOOTH), PIECES[-1]))
 
@@ -255,9 +270,12 @@ class Batch:
 
     @staticmethod
     def _tell(job: Job, progress: PromptProgress) -> None:
-        """Progress of the prompt itself, not of what is computed again."""
-        if not job.given:
-            job.stream.put(progress)
+        """Progress of the prompt itself, not of what is computed again, nor of forced tokens behind it."""
+        if job.told:
+            return
+        if progress.stage == "prompt" and job.heard is not None:
+            progress = PromptProgress("prompt", min(progress.done, job.heard), job.heard)
+        job.stream.put(progress)
 
     async def _stop_reading(self) -> Job:
         """Leaves a prompt where it is."""
@@ -276,9 +294,9 @@ class Batch:
 
     async def _go_on(self, job: Job) -> None:
         """A prompt is computed: its sequence gets a slot, unless nothing is to follow."""
-        if self._room(job) <= 0:
+        if self._is_complete(job):
             await self.runner.device.wait()
-            job.stream.put(PromptProgress("prompt", job.heard or 0, job.heard or 0))
+            self._send(job)
             self._finish(job)
             return
         if len(self._running) == self.runner.slots.count:
@@ -288,6 +306,7 @@ class Batch:
                 self.slots = self.runner.slots.count  # there is no room for more: they wait for each other
                 self._put_off(job)
                 return
+        self._send(job)
         self._put(job, next(slot for slot in range(self.slots) if slot not in self._running))
 
     # -- slots
@@ -296,6 +315,8 @@ class Batch:
         """Makes all slots, and puts everybody into theirs again."""
         await self.runner.widen(bucket_of(self.slots))
         for slot, job in list(self._running.items()):
+            if not (job.runs or job.rests):
+                continue
             try:
                 self._put(job, slot)
             except Error as error:
@@ -309,6 +330,11 @@ class Batch:
         job.submitted, job.put, job.fresh = len(job.given), job.put + 1, True
         self._running[slot] = job
         job.recipe = self.runner.slots.put(slot, job.sequence, job.last, job.request.sampling)
+        constraint, job.masked = job.request.constraint, 0
+        mask = constraint.known_mask(job.state) if constraint and job.state else None
+        if mask is not None:
+            job.masked = len(job.known)
+            self.runner.slots.sampler.put_mask(slot, job.masked, mask)
 
     def _leave(self, job: Job) -> None:
         if job.slot is not None:
@@ -318,7 +344,7 @@ class Batch:
 
     def _finish(self, job: Job, error: BaseException | None = None) -> None:
         """Ends a generation; what it computed stays for the next, unless an error ended it."""
-        sequence, job.sequence, self._stalled = job.sequence, None, False
+        sequence, job.sequence, self._stalled, job.masking = job.sequence, None, False, None
         try:
             if sequence is not None:
                 (self.runner.paging.drop if error else self.runner.paging.end)(sequence)
@@ -329,6 +355,7 @@ class Batch:
     def _put_off(self, job: Job) -> None:
         """Takes a generation's pages; it is computed again when there is room."""
         self._leave(job)
+        job.masking = None
         if job.sequence is not None:
             self.runner.paging.record(job.sequence)
             self.runner.paging.drop(job.sequence)
@@ -343,11 +370,12 @@ class Batch:
             if highest < rows // 2:
                 return
             job = self._running[highest]
-            rests = job.rests
             self._leave(job)
-            self._put(job, next(slot for slot in range(rows) if slot not in self._running))
-            if rests:
-                self._rest(job)
+            slot = next(slot for slot in range(rows) if slot not in self._running)
+            if job.runs:
+                self._put(job, slot)
+            else:
+                job.slot, self._running[slot], job.put = slot, job, job.put + 1
             rows = bucket_of(max(self._running) + 1)
 
     # -- decoding
@@ -370,7 +398,7 @@ class Batch:
         for slot, job in list(self._running.items()):
             if job.rests and self._can_go_on(job):
                 self._put(job, slot)
-            elif not job.rests and job.stream.unread >= UNREAD:
+            elif job.runs and job.stream.unread >= UNREAD:
                 self._rest(job)
 
     def _rest(self, job: Job) -> None:
@@ -389,7 +417,7 @@ class Batch:
     def _wanting(self) -> list[Job]:
         """Those whose next token is still to be computed."""
         jobs = self._running.values()
-        return [job for job in jobs if not job.rests and job.submitted < self._room(job)]
+        return [job for job in jobs if job.runs and job.submitted < self._room(job)]
 
     async def _submit_step(self) -> None:
         runner = self.runner
@@ -410,6 +438,8 @@ class Batch:
                 tokens[job.slot] = job.last
             await runner.engine.fetch_rows(tokens)
         (await runner.programs.get(rows, max(ends.values()), recipe, lows)).replay()
+        if any(job.masked == ends[job] for job in jobs):
+            (await runner.programs.again(rows, recipe)).replay()
         entries = []
         for job in jobs:
             assert job.slot is not None
@@ -454,23 +484,86 @@ class Batch:
             if result.bad:
                 self._finish(job, BadLogits(await damaged(self.runner, job.sequence, job.last)))
                 continue
+            if job.forbids(result.token):
+                self._forbid(job, position)
+                continue
             wanted = job.request.sampling.logprobs
             more = [] if wanted is None else alternatives(report, slot, position, wanted)
-            self._give(job, Token(result.token, more))
+            self._give(job, Token(result.token, more, origin="again" if result.again else "drawn"))
 
     def _give(self, job: Job, token: Token) -> None:
         assert job.sequence is not None
-        if not job.given and job.heard is not None:
-            job.stream.put(PromptProgress("prompt", job.heard, job.heard))
         job.sequence.ids.append(job.last)  # the step that brought the token has computed the one before
         if len(job.sequence.ids) % PAGE == 0:
             if self.runner.paging.record(job.sequence) and job.slot is not None:
                 self.runner.slots.put_pages(job.slot, job.sequence, len(job.sequence.ids) // PAGE - 1)
             self.runner.paging.settle(job.sequence)
-        job.given.append(token.id)
-        job.stream.put(token)
-        if token.id in job.request.ends or len(job.given) >= self._room(job):
+        job.add(token)
+        if not self._is_complete(job):
+            job.lead(self._room(job) - len(job.given))
+        self._send(job)
+        if self._is_complete(job):
             self._finish(job)
+        elif job.behind:
+            self._pause(job)
+
+    @staticmethod
+    def _send(job: Job) -> None:
+        """Sends the reader what he was not told yet."""
+        if not job.told and job.heard is not None:
+            job.stream.put(PromptProgress("prompt", job.heard, job.heard))
+        job.told = True
+        for token in job.untold:
+            job.stream.put(token)
+        job.untold.clear()
+
+    def _is_complete(self, job: Job) -> bool:
+        return len(job.given) >= self._room(job) or (bool(job.given) and job.given[-1] in job.request.ends)
+
+    # -- constraints
+
+    def _forbid(self, job: Job, position: int) -> None:
+        """A token was drawn that may not stand there."""
+        constraint = job.request.constraint
+        assert constraint is not None and job.state is not None
+        if job.masked == position:
+            self._finish(job, GrammarError("the settings rule out every token that the format allows here."))
+            return
+        job.masking = constraint.masking(job.state)
+        self._pause(job)
+
+    def _pause(self, job: Job) -> None:
+        """Something has to be done before the next token; steps in flight do not count."""
+        assert job.slot is not None
+        job.put, job.rests = job.put + 1, False
+        self.runner.slots.clear(job.slot)
+
+    async def _catch_up(self) -> None:
+        """Some of what those who do not decode are waiting for: forced tokens are computed, and masks are found."""
+        for job in [job for job in self._running.values() if not (job.runs or job.rests)]:
+            if job.sequence is None or job.slot is None:  # it gave way to another
+                continue
+            try:
+                if job.behind:
+                    await self.runner.extend(job.sequence, job.known, self._piece())
+                elif job.masking is not None:
+                    _find(job)
+                if job.runs:
+                    self._put(job, job.slot)
+            except ArenaFull as error:
+                self._give_way(job, error)
+            except Error as error:
+                if not _is_its_own(error):
+                    raise
+                self._finish(job, error)
+
+    def _give_way(self, job: Job, error: ArenaFull) -> None:
+        """No page is left for forced tokens."""
+        if len(self._running) == 1 and self._reading is None:
+            self._finish(job, error)
+            return
+        self._stalled = True
+        self._put_off(job)
 
     # -- a lost device
 
@@ -498,8 +591,19 @@ class Batch:
         self._stalled = False
         self.slots = runner.engine.options.slots
         for job in jobs:
-            job.slot = job.sequence = None
+            job.slot = job.sequence = job.masking = None
         self.runner = runner
+
+
+def _find(job: Job) -> None:
+    """Goes on with the mask for a job's next token."""
+    assert job.masking is not None
+    try:
+        next(job.masking)
+    except StopIteration as found:
+        job.masking = None
+        if not any(found.value):
+            raise GrammarError("no token of this model can go on as the format wants it.") from None
 
 
 def _is_its_own(error: BaseException) -> bool:

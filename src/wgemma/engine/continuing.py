@@ -31,6 +31,7 @@ async def pieces(
         return
     stops, decoder = StopStrings(request.stops), tokenizer.stream(keep=())
     reason: FinishReason = "length"
+    complete = False
     measure = Measure(request)
     held: Piece | None = None  # a token whose text is incomplete waits for the next one
     generated: list[int] = []
@@ -38,9 +39,9 @@ async def pieces(
     try:
         async with aclosing(backend.generate(request)) as tokens:
             async for token in tokens:
-                measure.came()
+                measure.came(token)
                 if token.id in tokenizer.stop_ids:
-                    reason = "stop"
+                    reason, complete = "stop", True
                     break
                 measure.kept()
                 generated.append(token.id)
@@ -62,4 +63,4 @@ async def pieces(
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():
         reason = "cancelled"
-    yield Ending(reason, measure.usage(), complete=reason == "stop" and not stops.found)
+    yield Ending(reason, measure.usage(), complete=complete)

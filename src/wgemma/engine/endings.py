@@ -1,5 +1,6 @@
 """What a reply tells beside its text: why it ended, what it took, and the log-probabilities of its tokens."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.request import PromptProgress, Request
+from wgemma.engine.request import PromptProgress, Request, Token
 from wgemma.errors import SettingsError
 from wgemma.model.passes import SOFT
 from wgemma.text.tokenizer import Tokenizer
@@ -20,7 +21,8 @@ class Usage:
     """Prompt tokens, how many of them were reused from the KV cache, and generated tokens. `computed` are the prompt's
     tokens that were not reused, or fewer if it was cancelled. `prompt_seconds` end with the first token, and
     `generation_seconds` go from there to the last. `dropped` counts the messages that were left out because the context
-    is full."""
+    is full. Of the generated tokens, `forced` were not drawn, because nothing else could follow, and `redrawn` were
+    drawn again, because a format forbade the first."""
 
     prompt: int
     reused: int
@@ -29,6 +31,8 @@ class Usage:
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0
     dropped: int = 0
+    forced: int = 0
+    redrawn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Measure:
     def __init__(self, request: Request) -> None:
         self.request = replace(request, progress=self._hear)
         self.generated = 0
+        self.origins: Counter[str] = Counter()
         self._tell = request.progress
         self._read = PromptProgress("prompt", 0, len(request.ids))
         self._begun = perf_counter()
@@ -70,9 +75,10 @@ class Measure:
             self._read = progress if progress.stage == "prompt" else self._read
             self._tell(progress)
 
-    def came(self) -> None:
+    def came(self, token: Token) -> None:
         """A token came, perhaps the last, which ends the reply."""
         self._first = self._first or perf_counter()
+        self.origins[token.origin] += 1
 
     def kept(self) -> None:
         """It belongs to the reply."""
@@ -82,7 +88,16 @@ class Measure:
     def usage(self) -> Usage:
         prompt, first = len(self.request.ids), self._first or perf_counter()
         seconds = max(self._last - first, 0.0) if self.generated > 1 else 0.0
-        return Usage(prompt, prompt - self._read.total, self.generated, self._read.done, first - self._begun, seconds)
+        return Usage(
+            prompt,
+            prompt - self._read.total,
+            self.generated,
+            self._read.done,
+            first - self._begun,
+            seconds,
+            forced=self.origins["forced"],
+            redrawn=self.origins["again"],
+        )
 
 
 def spelled(tokenizer: Tokenizer, pairs: Sequence[tuple[int, float]]) -> list[TokenLogprob]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.engine.adapting import BARE, Adapters, Setting
+from wgemma.engine.jobs import Job
 from wgemma.engine.options import Options, context_of
 from wgemma.engine.request import PromptProgress, Request, Token
 from wgemma.engine.runner import Runner, check_ids
@@ -17,9 +18,10 @@ from wgemma.engine.sampling import Sampling
 from wgemma.engine.saved import Kept
 from wgemma.engine.senses import Medium, Senses
 from wgemma.engine.soft import common_start, outside, runs
+from wgemma.engine.streams import Stream
 from wgemma.engine.towers import Towers
 from wgemma.engine.turns import Turns
-from wgemma.errors import BadLogits, DeviceError, SessionError
+from wgemma.errors import BadLogits, DeviceError, GrammarError, SessionError
 from wgemma.files.gguf import Gguf
 from wgemma.files.images import Pixels
 from wgemma.files.sounds import Sound
@@ -135,8 +137,16 @@ class ReferenceBackend:
         past, total = list(ids), len(ids) - common
         request.progress(PromptProgress("prompt", 0, total))
         dice = np.random.default_rng(None if sampling.seed is None else sampling.seed & (1 << 64) - 1)
-        left = min(request.max_tokens, self.context - len(ids))
+        job = Job(request, Stream(), 0, state=request.state())
+        room = min(request.max_tokens, self.context - len(ids))
         while True:
+            job.lead(room - len(job.given))
+            for token in job.untold:
+                yield token
+            past += [token.id for token in job.untold]
+            job.untold.clear()
+            if job.given and (len(job.given) >= room or job.given[-1] in request.ends):
+                return
             while len(self._ids) < len(past):
                 if request.cancelled():
                     return
@@ -144,17 +154,25 @@ class ReferenceBackend:
                 if len(self._ids) <= len(ids):
                     request.progress(PromptProgress("prompt", len(self._ids) - common, total))
                 await breathe()
-            if left <= 0:
+            if room <= 0:
                 return
             if not np.isfinite(logits).all():
                 raise BadLogits(f"the model computed NaN or Inf at position {len(past) - 1}: its weights are damaged.")
-            token = self._choose(logits, past, sampling, dice)
-            count = sampling.logprobs
-            yield Token(token, [] if count is None else ranked(logits, token, count))
-            past.append(token)
-            left -= 1
-            if left == 0:
-                return
+            job.add(self._draw(logits, past, job, dice))
+
+    def _draw(self, logits: Floats, past: list[int], job: Job, dice: np.random.Generator) -> Token:
+        """The next token; `job` is told of it."""
+        token, count = self._choose(logits, past, job.request.sampling, dice), job.request.sampling.logprobs
+        again = job.forbids(token)
+        if again:
+            assert job.request.constraint is not None and job.state is not None
+            mask = np.frombuffer(job.request.constraint.mask(job.state), np.uint8)
+            allowed = np.unpackbits(mask, count=len(logits), bitorder="little").astype(bool)
+            token = self._choose(logits, past, job.request.sampling, dice, allowed)
+            if job.forbids(token):
+                raise GrammarError("the settings rule out every token that the format allows here.")
+        logprobs = [] if count is None else ranked(logits, token, count)
+        return Token(token, logprobs, origin="again" if again else "drawn")
 
     async def _compute(self, ids: Sequence[int]) -> Floats:
         """Computes a piece of `ids` after those computed, whole images if they see each other; returns the logits after
@@ -179,7 +197,14 @@ class ReferenceBackend:
             spans += [(start, end)] if self.senses.is_image(ids[start]) else []
         return embeddings, spans
 
-    def _choose(self, logits: Floats, past: list[int], s: Sampling, dice: np.random.Generator) -> int:
+    def _choose(
+        self,
+        logits: Floats,
+        past: list[int],
+        s: Sampling,
+        dice: np.random.Generator,
+        allowed: NDArray[np.bool_] | None = None,
+    ) -> int:
         bias = dict(s.biases(len(logits))) | dict.fromkeys(self._model.config.suppress_tokens, -np.inf)
         ids, probabilities = distribution(
             logits,
@@ -193,7 +218,10 @@ class ReferenceBackend:
             top_p=s.top_p,
             min_p=s.min_p,
             temperature=s.temperature,
+            allowed=allowed,
         )
+        if not len(ids):
+            raise GrammarError("the settings rule out every token that the format allows here.")
         return int(dice.choice(ids, p=probabilities / probabilities.sum()))
 
     async def logits(

@@ -1,6 +1,7 @@
 """A model's recorded passes: each shape is recorded once and replayed for every sequence."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from wgemma.engine.engine import Engine
@@ -15,9 +16,17 @@ from wgemma.model.rows import RowBuffer
 
 FIRST_DEPTH = 256
 
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """No pass at all: draws forbidden tokens of the pass before once more, by its recipe."""
+
+    recipe: Recipe
+
+
 # How a pass ends: by sampling a token for each row, with the logits of all rows, settled before them, or with its keys
 # and values. "packed": its rows are whole sequences, and it ends settled.
-Finish: TypeAlias = Recipe | Literal["logits", "settled", "packed"] | None
+Finish: TypeAlias = Recipe | Again | Literal["logits", "settled", "packed"] | None
 
 
 class Shape(NamedTuple):
@@ -69,8 +78,16 @@ class Programs:
             self.recorded[shape] = tape, program
         return self.recorded[shape][1]
 
+    async def again(self, rows: int, recipe: Recipe) -> Program:
+        """After a pass that samples for `rows` rows by this recipe: draws forbidden tokens once more."""
+        return await self.get(rows, 0, Again(recipe), None)
+
     def _record(self, tape: Tape, shape: Shape, lows: Lows | None) -> None:
         decoder, finish = self.engine.decoder, shape.finish
+        if isinstance(finish, Again):
+            self.slots.sampler.history = self.arena.history
+            self.slots.sampler.record_again(tape, finish.recipe, shape.rows)
+            return
         source = self.slots.rows if isinstance(finish, Recipe) else self.prompt
         passing = Pass(tape, shape.rows, source.buffer, source.tables, self.arena, shape.depth, lows)
         if finish == "packed":

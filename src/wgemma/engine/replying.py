@@ -12,7 +12,7 @@ from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, U
 from wgemma.engine.prefix import Replies, marks
 from wgemma.engine.request import Request, Token
 from wgemma.engine.stops import StopStrings
-from wgemma.text.reply import ReplyParser, ToolCall
+from wgemma.text.reply import ReplyParser, ReplyPart, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
 
 
@@ -55,7 +55,7 @@ class Reply:
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
         self.measure = Measure(request)
-        self.called = False
+        self.called = self.complete = self.plain = False
         self.content: list[str] = []
 
     async def parts(self) -> AsyncGenerator[Part | Ending, None]:
@@ -73,7 +73,8 @@ class Reply:
         try:
             while not reason:
                 room = limit - len(self.generated)
-                rest = replace(request, ids=ids + self.generated, max_tokens=room)
+                written = len(self.generated)
+                rest = replace(request, ids=ids + self.generated, max_tokens=room, written=written)
                 async with aclosing(self.backend.generate(rest)) as tokens:
                     reason = "length"
                     async for token in tokens:
@@ -98,15 +99,15 @@ class Reply:
             if self.generated:
                 self.keep([*ids, *self.generated][:-1])
         ended: Any = "tool" if self.called else reason
-        usage = replace(self.measure.usage(), dropped=self.dropped)
-        ending = Ending(ended, usage, complete=reason == "stop" and not self.stops.found)
+        ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped), complete=self.complete)
         yield ending
         yield _last(ending)
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
-        self.measure.came()
+        self.measure.came(token)
         if token.id in self.tokenizer.stop_ids:
+            self.complete = True
             return "stop", []
         self._keep(token.id)
         parts = self._take(token)
@@ -120,13 +121,17 @@ class Reply:
 
     def _take(self, token: Token) -> list[Part]:
         self._follow_thought(token.id)
-        found = self._parts(self.stops.feed(self.decoder.push(token.id)))
+        found = self._parts(self.stops.finish()) if token.plain and not self.plain else []
+        self.plain = token.plain
+        found += self._parts(self.stops.feed(self.decoder.push(token.id)))
         if token.logprobs:
             last = found.pop() if found else Part("thinking" if self.in_thought else "content")
             found.append(replace(last, logprobs=spelled(self.tokenizer, token.logprobs)))
         return found
 
     def _parts(self, text: str) -> list[Part]:
+        if self.plain:  # what reads like markup is none
+            return [self._public(ReplyPart("content", text))] if text else []
         return [self._public(part) for part in self.parser.feed(text)]
 
     def _public(self, part: Any) -> Part:

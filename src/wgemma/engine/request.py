@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from wgemma.engine.adapting import BARE, Setting
+from wgemma.engine.constraint import Constraint, State
 from wgemma.engine.sampling import Sampling
 
 
@@ -44,16 +45,21 @@ def unheard(progress: PromptProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token; `logprobs` are (token, log-probability) pairs: its own, then the most likely ones."""
+    """One generated token; `logprobs` are (token, log-probability) pairs: its own, then the most likely ones. `plain`:
+    it is text that a grammar describes, and no markup. It was drawn, drawn `again` because the grammar forbade the
+    first, or `forced` because nothing else could follow."""
 
     id: int
     logprobs: list[tuple[int, float]] = field(default_factory=list)
+    plain: bool = False
+    origin: Literal["drawn", "again", "forced"] = "drawn"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """At most `max_tokens` tokens after `ids`; one of `ends` is the last. The next prompt is likely to diverge at one
-    of `marks`; `thinking_budget` limits the tokens of a thought, which is open from the start if `in_thought`."""
+    of `marks`; `thinking_budget` limits the tokens of a thought, which is open from the start if `in_thought`. The last
+    `written` of the ids belong to the answer already, which follows `constraint`."""
 
     ids: Sequence[int]
     max_tokens: int
@@ -64,8 +70,16 @@ class Request:
     stops: Sequence[str] = ()
     in_thought: bool = False
     thinking_budget: int | None = None
+    constraint: Constraint | None = None
+    written: int = 0
     cancel: Cancel | None = None
     progress: Hear = unheard
+
+    def state(self) -> State | None:
+        """Where the answer stands in its constraint."""
+        if self.constraint is None:
+            return None
+        return self.constraint.start(in_thought=self.in_thought, written=self.ids[len(self.ids) - self.written :])
 
     def cancelled(self) -> bool:
         return self.cancel is not None and self.cancel.is_set()

@@ -131,6 +131,13 @@ class Runner:
 
         return step
 
+    async def extend(self, sequence: TokenSequence, ids: Sequence[int], most: int) -> None:
+        """Computes up to `most` of `ids`, except for the last, after those that are there."""
+        position = len(sequence.ids)
+        count, _ = self.share(ids[position:-1], most)
+        await self.chunk(sequence, ids[position : position + count])
+        await self.device.pace()
+
     async def chunk(self, sequence: TokenSequence, ids: Sequence[int], finish: Finish = None) -> int:
         """Computes the first rows of `ids`, as many as fit one pass, after the existing ones; returns how many."""
         position = len(sequence.ids)

@@ -142,7 +142,8 @@ def _biases(given: Any) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one step. `bad`: the logits contain NaN or Inf; the rest describes the sampled distribution."""
+    """The result of one step. `bad`: the logits contain NaN or Inf; `again`: the first token drawn was forbidden; the
+    rest describes the sampled distribution."""
 
     token: int
     bad: bool
@@ -150,6 +151,7 @@ class Outcome:
     total: float
     highest: float
     position: int
+    again: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Sampler:
         self.results = ledger.buffer(RESULTS_BYTES * slots, "results")
         self.report = ledger.buffer(REPORT_BYTES * slots, "log-probabilities")
         self._adjusted: tuple[Buffer, Buffer, Buffer] | None = None  # bias, counts, adjusted logits, on first use
+        self._masks: Buffer | None = None  # likewise
+        self._masked: set[int] = set()  # slots with a mask, perhaps an old one
         self._biases: dict[int, dict[int, float]] = {}  # what a slot's bias holds beside zeros
 
     def begin(self, slot: int, sampling: Sampling, context: int) -> Recipe:
@@ -196,6 +200,9 @@ class Sampler:
         if adjusts:
             self._put_bias(slot, biases)
         self.device.write(self.settings, SETTINGS_BYTES * slot, sampling.pack(context, adjusts=adjusts))
+        if slot in self._masked:
+            self._masked.remove(slot)
+            self.device.write(self._mask_buffer(), 4 * (1 + -(-self.config.vocab_size // 32)) * slot, bytes(4))
         last_n = sampling.repeat_last_n if sampling.penalises else 0
         past = -1 if last_n < 0 else -(-last_n // 256)
         return Recipe(past, adjusts, sampling.logprobs is not None)
@@ -211,6 +218,18 @@ class Sampler:
         self.device.write(buffer, 4 * self.stride * slot, bias.tobytes())
         self._biases[slot] = biases
 
+    def put_mask(self, slot: int, position: int, mask: bytes) -> None:
+        """Forbids the tokens whose bits in `mask` are 0 to be drawn at `position`; `record_again` sees to that."""
+        words = -(-self.config.vocab_size // 32)
+        data = struct.pack("<I", position) + mask.ljust(4 * words, b"\0")
+        self.device.write(self._mask_buffer(), len(data) * slot, data)
+        self._masked.add(slot)
+
+    def _mask_buffer(self) -> Buffer:
+        if self._masks is None:
+            self._masks = self.ledger.buffer(4 * (1 + -(-self.config.vocab_size // 32)) * self.slots, "masks")
+        return self._masks
+
     def _adjustment(self) -> tuple[Buffer, Buffer, Buffer]:
         if self._adjusted is None:
             labels = ("logit bias", "token counts", "adjusted logits")
@@ -221,6 +240,21 @@ class Sampler:
     def record(self, tape: Tape, recipe: Recipe, depth: int, rows: int) -> None:
         """From the logits of `rows` slots to their next rows; `depth` bounds the history to count."""
         assert rows <= self.slots
+        bindings = self._bindings(recipe)
+        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
+        if recipe.adjusts:
+            if recipe.past:
+                past = -(-depth // 256)
+                grid = [past if recipe.past < 0 else min(recipe.past, past), rows]
+                tape.run("count", grid, bindings, {**vocab, **tables})
+            tape.run("adjust", [-(-self.config.vocab_size // 256), rows], bindings, vocab)
+        self._draw(tape, recipe, rows, bindings, masked=False)
+
+    def record_again(self, tape: Tape, recipe: Recipe, rows: int) -> None:
+        """Draws again for slots whose mask forbids what the pass before has drawn."""
+        self._draw(tape, recipe, rows, {**self._bindings(recipe), "masks": self._mask_buffer()}, masked=True)
+
+    def _bindings(self, recipe: Recipe) -> dict[str, Binding]:
         bindings: dict[str, Binding] = {
             "settings": self.settings,
             "logits": self.logits,
@@ -231,18 +265,17 @@ class Sampler:
             "results": self.results,
             "report": self.report,
         }
-        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
         if recipe.adjusts:
             bias, counts, adjusted = self._adjustment()
             bindings |= {"bias": bias, "counts": counts, "adjusted": adjusted}
-            if recipe.past:
-                past = -(-depth // 256)
-                grid = [past if recipe.past < 0 else min(recipe.past, past), rows]
-                tape.run("count", grid, bindings, {**vocab, **tables})
-            tape.run("adjust", [-(-self.config.vocab_size // 256), rows], bindings, vocab)
+        return bindings
+
+    def _draw(self, tape: Tape, recipe: Recipe, rows: int, bindings: dict[str, Binding], *, masked: bool) -> None:
+        vocab, tables = {"vocab": self.config.vocab_size}, self.rows.tables.params(sliding=False)
         blocks = [-(-self.config.vocab_size // (BLOCK * PEAKS)), rows]
         most = FEW_THREADS if self.device.compact else THREADS
-        threads, source = {"THREADS": min(most, self.device.limits.invocations)}, {"ADJUSTED": recipe.adjusts}
+        threads = {"THREADS": min(most, self.device.limits.invocations)}
+        source = {"ADJUSTED": recipe.adjusts, **({"MASKED": True} if masked else {})}
         tape.run("peaks", blocks, bindings, vocab, source)
         tape.run("sample", [rows], bindings, {**vocab, "context": self.rows.context, **tables}, threads | source)
         if recipe.logprobs:
@@ -258,8 +291,8 @@ class Sampler:
 def outcome(data: bytes, slot: int, position: int) -> Outcome:
     """The result for a slot's token at `position`, from the results of all slots up to it."""
     at = RESULTS_BYTES * slot + position % RING * RESULT_BYTES
-    fields: tuple[Any, ...] = struct.unpack_from("<3I2fI", data, at)
-    return Outcome(fields[0], bool(fields[1]), *fields[2:])
+    token, bad, threshold, total, highest, drawn_at, again = struct.unpack_from("<3I2f2I", data, at)
+    return Outcome(token, bool(bad), threshold, total, highest, drawn_at, bool(again))
 
 
 def alternatives(data: bytes, slot: int, position: int, count: int) -> list[tuple[int, float]]:

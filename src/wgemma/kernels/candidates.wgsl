@@ -3,10 +3,13 @@
 // list, in the order of their tokens; where they are too many for it, all logits are looked at instead. What is done
 // with a key is the same either way: a Source says where keys come from.
 //
-// Wants sampler.wgsl, `settings`, `logits` and `peaks` (both as quads), with ADJUSTED also `adjusted`, and a workgroup of
-// {{THREADS}}, at least 256, which calls `enter` first.
+// Wants sampler.wgsl, `settings`, `logits` and `peaks` (both as quads), with ADJUSTED also `adjusted`, with MASKED also
+// `masks`, and a workgroup of {{THREADS}}, at least 256, which calls `enter` first.
 
 //#include keys
+//#if MASKED
+//#include masks
+//#endif
 //#include reduce
 //#include scan
 
@@ -84,7 +87,11 @@ fn logits_at(quad: u32) -> vec4<f32> {
 }
 
 fn keys_in(values: vec4<f32>, quad: u32) -> vec4<u32> {
+//#if MASKED
+  return within(allowed(keys_of(values), quad, own_slot), all_logits(), quad);
+//#else
   return within(keys_of(values), all_logits(), quad);
+//#endif
 }
 
 // The largest of this thread's peaks: (of those that are numbers, of all)

@@ -1,5 +1,6 @@
 // peaks[s, b] = the largest of the keys (keys.wgsl) of slot s's logits 64 b … 64 b + 63; with SUMS, for slots that
-// report log-probabilities, also sums[s, b] = Σ e^(l − largest)
+// report log-probabilities, also sums[s, b] = Σ e^(l − largest). MASKED: of the tokens that masks.wgsl allows, for slots
+// that draw again.
 //
 //   logits [slots, V] f32, V rounded up to a multiple of four; ADJUSTED: adjusted likewise, of the slots that have it
 //   peaks  [slots, V / 64] u32, V / 64 rounded up to a multiple of four; sums likewise f32; settings: sampler.wgsl
@@ -23,6 +24,10 @@ struct Params {
 //#if SUMS
 @group(0) @binding(6) var<storage, read_write> sums: array<f32>;
 //#endif
+//#if MASKED
+@group(0) @binding(7) var<storage, read> masks: array<u32>;
+//#include masks
+//#endif
 //#include keys
 
 @compute @workgroup_size(32)
@@ -32,6 +37,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (first >= params.vocab || rows[slot].used == 0u) { return; }
 //#if SUMS
   if (settings[slot].reports == 0u) { return; }
+//#endif
+//#if MASKED
+  if (!is_forbidden(rows[slot], slot)) { return; }
 //#endif
   let end = first_quad(slot + 1u) - 1u;  // the last quad
 //#for i in 16
@@ -52,7 +60,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let places = vec4<u32>(0u, 1u, 2u, 3u);
   var keys = vec4<u32>();
 //#for i in 16
-  keys = max(keys, select(vec4<u32>(), keys_of(l{{i}}), (places + vec4<u32>(4u * {{i}}u)) < left));
+//#if MASKED
+  let k{{i}} = allowed(keys_of(l{{i}}), 16u * id.x + {{i}}u, slot);
+//#else
+  let k{{i}} = keys_of(l{{i}});
+//#endif
+  keys = max(keys, select(vec4<u32>(), k{{i}}, (places + vec4<u32>(4u * {{i}}u)) < left));
 //#endfor
   let peak = largest(keys);
   let own = slot * ((params.vocab + 255u) / 256u * 4u) + id.x;

@@ -2,7 +2,8 @@
 // whose probabilities reach top_p; of these those with l ≥ max + ln(min_p); then with probability ∝ e^(l / T).
 // Exact for any V: thresholds are found digit by digit over order-preserving keys, counts and probabilities summed as
 // integers, so the outcome does not depend on the order of addition. Equal logits stay or go together. The random number
-// is a hash of the seed and the position, so a step can be repeated.
+// is a hash of the seed and the position, so a step can be repeated. MASKED: for slots whose token is forbidden, draws
+// once more, by another number (masks.wgsl).
 //
 //   logits [slots, V] f32, V rounded up to a multiple of four; ADJUSTED: adjusted likewise, of the slots that have it;
 //   peaks of either (peaks.wgsl); rows and the page tables behind them (tables.wgsl); the rest in sampler.wgsl.
@@ -28,6 +29,9 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> rows: array<vec4<u32>>;
 @group(0) @binding(6) var<storage, read_write> history: array<u32>;
 @group(0) @binding(7) var<storage, read_write> results: array<Result>;
+//#if MASKED
+@group(0) @binding(8) var<storage, read> masks: array<u32>;
+//#endif
 //#include tables
 //#include candidates
 
@@ -35,6 +39,9 @@ var<workgroup> own_row: Row;
 var<workgroup> winning_block: atomic<u32>;
 var<workgroup> winner: atomic<u32>;
 var<workgroup> bad: atomic<u32>;
+//#if MASKED
+var<workgroup> spared: u32;  // the threshold that is kept; 0: none
+//#endif
 
 // The largest logit's index (the lowest of equals): in the first block with that peak.
 fn argmax(highest: u32, thread: u32) -> u32 {
@@ -98,7 +105,11 @@ fn hash(value: u32) -> u32 {
 // Uniform in [0, 1), the same for the same seed and position.
 fn random(position: u32) -> f32 {
   let seed = hash(settings[own_slot].seed_low ^ hash(settings[own_slot].seed_high + 0x9e3779b9u));
+//#if MASKED
+  let mixed = hash(hash(position ^ seed) + 0x9e3779b9u);
+//#else
   let mixed = hash(position ^ seed);
+//#endif
   return f32(mixed >> 8u) / 16777216.0;
 }
 
@@ -151,11 +162,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
 //#endif
   let thread = me.index;
   let slot = group.x;
-  if (thread == 0u) { own_row = row_at(slot); }
+  if (thread == 0u) {
+    own_row = row_at(slot);
+//#if MASKED
+    let before = results[slot * RING + own_row.position % RING];
+    if (before.bad != 0u || !is_forbidden(own_row, slot)) { own_row.used = 0u; }
+    spared = before.threshold;
+//#endif
+  }
   let row = workgroupUniformLoad(&own_row);
   if (row.used == 0u) { return; }
+//#if MASKED
+  let position = row.position;
+//#else
   let position = row.position + 1u;
-  let wanted = settings[slot];
+//#endif
+  var wanted = settings[slot];
   enter(slot);
   empty_bins(thread);
   if (thread == 0u) { atomicStore(&bad, 0u); }
@@ -170,7 +192,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
     token = argmax(least, thread);
   } else {
     // −Inf never wins: its key is below that of the lowest number.
-    let enough = max(key_of(LOWEST), key_of(highest + wanted.log_min_p));
+    var enough = max(key_of(LOWEST), key_of(highest + wanted.log_min_p));
+//#if MASKED
+    if (thread == 0u && key_of(highest) < spared) { spared = 0u; }
+    let kept = workgroupUniformLoad(&spared);
+    if (kept > 0u) {
+      wanted.top_k = 0u;
+      wanted.top_p = 1.0;
+      enough = max(key_of(LOWEST), kept);
+    }
+//#endif
     let limited = wanted.top_k > 0u && wanted.top_k < params.vocab;
     var source = all_peaks();
     least = 1u;
@@ -193,7 +224,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, me: Thread) {
   }
   if (thread != 0u) { return; }
   token = min(token, params.vocab - 1u);
-  let result = Result(token, atomicLoad(&bad), least, total, highest, position, vec2<u32>());
+//#if MASKED
+  let again = 1u;
+//#else
+  let again = 0u;
+//#endif
+  let result = Result(token, atomicLoad(&bad), least, total, highest, position, again, 0u);
   results[slot * RING + position % RING] = result;
   rows[slot] = vec4<u32>(1u, position, token, position);
   if (position < params.context) { history[place_of(position, table_of(slot))] = token; }

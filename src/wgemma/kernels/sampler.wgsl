@@ -33,7 +33,8 @@ struct Result {
   total: f32,          // Σ e^((l − max) / T) over those that could
   highest: f32,
   position: u32,
-  spare: vec2<u32>,
+  again: u32,          // 1: it was drawn again (masks.wgsl)
+  spare: u32,
 }
 
 // Where a slot's logits begin, in vectors of four.

@@ -10,6 +10,9 @@ In this order, l = logits:
     min_p        l_t ≥ max l + ln(min_p)
     temperature  softmax(l / T); T ≤ 0 leaves only the largest
 
+With a grammar, a token is first drawn without it. If it is forbidden, another is drawn among the survivors that are
+allowed; where none of them is, the allowed tokens go through the steps from top_k on by themselves.
+
 All arithmetic is float64. Ties are ordered by id. Also here: the twins of the kernels' parts, namely the keys of
 logits, the peaks of their blocks, and which token a seed draws.
 """
@@ -36,6 +39,7 @@ def distribution(
     top_p: float = 1.0,
     min_p: float = 0.0,
     temperature: float = 1.0,
+    allowed: NDArray[np.bool_] | None = None,  # what may be drawn when a token is drawn again
 ) -> tuple[Ids, Doubles]:
     """The surviving ids, most likely first, and their probabilities. A token at −∞ never survives."""
     biased = logits.astype(np.float64)
@@ -43,18 +47,27 @@ def distribution(
         biased[token] += bias
     recent = history[-repeat_last_n:] if repeat_last_n > 0 else history if repeat_last_n < 0 else ()
     penalised = _penalised(biased, recent, repeat_penalty, presence_penalty, frequency_penalty)
-    ids = np.argsort(-penalised, kind="stable")
-    ids = ids[: np.count_nonzero(penalised > -np.inf)]
-    if top_k > 0:
-        ids = ids[:top_k]
-    if top_p < 1:
-        ids = ids[: _nucleus(softmax(penalised[ids]), top_p)]
-    if min_p > 0:
-        floor = penalised[ids[:1]] + np.log(min(min_p, 1.0))
-        ids = ids[penalised[ids] >= floor]
+    ids = _survivors(penalised, top_k, top_p, min_p)
+    if allowed is not None:
+        ids = ids[allowed[ids]]
+        if temperature <= 0 or not len(ids):
+            ids = _survivors(np.where(allowed, penalised, -np.inf), top_k, top_p, min_p)
     if temperature <= 0:
         return ids[:1], np.ones(len(ids[:1]))
     return ids, softmax(penalised[ids] / temperature)
+
+
+def _survivors(logits: Doubles, top_k: int, top_p: float, min_p: float) -> Ids:
+    ids = np.argsort(-logits, kind="stable")
+    ids = ids[: np.count_nonzero(logits > -np.inf)]
+    if top_k > 0:
+        ids = ids[:top_k]
+    if top_p < 1:
+        ids = ids[: _nucleus(softmax(logits[ids]), top_p)]
+    if min_p > 0:
+        floor = logits[ids[:1]] + np.log(min(min_p, 1.0))
+        ids = ids[logits[ids] >= floor]
+    return ids
 
 
 def softmax(x: Doubles) -> Doubles:
@@ -102,19 +115,20 @@ def peaks(logits: NDArray[np.float32], block: int = 64) -> tuple[NDArray[np.uint
     return order, np.exp(blocks - largest[:, None]).sum(axis=1)
 
 
-def drawn(ids: Ids, shares: Doubles, seed: int, position: int, margin: float) -> int:
+def drawn(ids: Ids, shares: Doubles, seed: int, position: int, margin: float, *, again: bool = False) -> int:
     """The token drawn by a hash of seed and position, in id order; fails if rounding would decide it."""
-    goal = draw_of(seed, position)
+    goal = draw_of(seed, position, again=again)
     order = np.argsort(ids)
     reached = np.cumsum(shares[order])
     assert np.abs(reached - goal).min() > margin, "choose another seed"
     return int(ids[order[int(np.searchsorted(reached, goal))]])
 
 
-def draw_of(seed: int, position: int) -> float:
-    """The random number of a seed and a position, in [0, 1)."""
+def draw_of(seed: int, position: int, *, again: bool = False) -> float:
+    """The random number of a seed and a position, in [0, 1); the one to draw `again` is another."""
     low, high = seed & 0xFFFFFFFF, seed >> 32
-    return (_hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF))) >> 8) / 2**24
+    mixed = _hash(position ^ _hash(low ^ _hash(high + 0x9E3779B9 & 0xFFFFFFFF)))
+    return ((_hash(mixed + 0x9E3779B9 & 0xFFFFFFFF) if again else mixed) >> 8) / 2**24
 
 
 def _hash(x: int) -> int:

@@ -107,9 +107,20 @@ class Slots:
         blocks = len(self.slots) * 4 * -(-vocab // 256)
         found, added = self.lab.out(blocks), self.lab.out(blocks)
         self.bindings |= {"peaks": found, "sums": added}
-        grid, constants = [-(-vocab // 2048), len(self.slots)], {"SUMS": sums, "ADJUSTED": self.adjusted}
-        self.lab.run("peaks", grid, self.bindings, {"vocab": vocab}, constants)
+        self.run_peaks(vocab, {"SUMS": sums})
         return found, added
+
+    def run_peaks(self, vocab: int, constants: dict[str, Any]) -> None:
+        grid = [-(-vocab // 2048), len(self.slots)]
+        self.lab.run("peaks", grid, self.bindings, {"vocab": vocab}, {**constants, "ADJUSTED": self.adjusted})
+
+    def put_masks(self, allowed: Array, positions: Sequence[int]) -> None:
+        """`allowed` [slots, V] holds for the tokens at `positions`."""
+        bits = np.packbits(allowed, axis=1, bitorder="little")
+        words = np.full((len(positions), 1 + -(-allowed.shape[1] // 32)), 0xFFFFFFFF, "<u4")  # rests are nobody's
+        words[:, 0] = positions
+        words.view(np.uint8)[:, 4 : 4 + bits.shape[1]] = bits
+        self.bindings["masks"] = self.lab.put(words, "<u4")
 
     @property
     def adjusted(self) -> bool:
@@ -254,6 +265,13 @@ def _sample_cases() -> Iterator[Case]:
             options: dict[str, Any] = {"vocab": vocab, "top_k": top_k, "several": True, "adjusts": adjusts}
             yield case(_sample, True, threads=256, temperature=0.7, **options)
     yield case(_sample, False, threads=256, vocab=513, top_k=64, temperature=1.0, adjusts=True)
+    # Forbidden tokens are drawn again: among the survivors, or among those that have no other.
+    for allowed in ("half", "rare", "one"):
+        options = {"threads": 256, "vocab": 1030, "allowed": allowed}
+        yield case(_sample, True, **options)
+        yield case(_sample, True, **options, top_k=20, top_p=0.9, temperature=1.0)
+        yield case(_sample, True, **options, temperature=1.3, min_p=0.05, several=True, adjusts=allowed == "half")
+        yield case(_sample, allowed == "half", threads=1024, vocab=VOCAB, allowed=allowed, top_k=64, temperature=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +286,7 @@ class Sample:
     extreme: str = ""
     several: bool = False
     adjusts: bool = False
+    allowed: str = ""  # by the grammar of every slot but the last: half of the tokens, few and unlikely ones, or one
 
 
 @takes(Sample)
@@ -287,6 +306,13 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
     params = {"vocab": asked.vocab, "context": CONTEXT, **given.tables}
     constants = {"THREADS": min(asked.threads, lab.device.limits.invocations), "ADJUSTED": given.adjusted}
     lab.run("sample", [len(slots)], bindings, params, constants)
+    masks = [_mask(lab, row, slot, asked.allowed) for row, slot in zip(logits, slots, strict=True)]
+    if asked.allowed:
+        if asked.several:
+            masks[-1][:] = True  # nothing is forbidden
+        given.put_masks(np.stack(masks), [slot.position + 1 for slot in slots])
+        given.run_peaks(asked.vocab, {"MASKED": True})
+        lab.run("sample", [len(slots)], {**bindings, **given.bindings}, params, {**constants, "MASKED": True})
 
     whole, real = (lab.read(results, kind) for kind in ("<u4", "<f4"))
     numbers, floats = untouched(len(slots), RING, 8), untouched(len(slots), RING, 8)
@@ -296,14 +322,20 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
             continue
         position = slot.position + 1
         token, total, ids = _drawn(logits[i], slot)
+        highest, again = logits[i].max(), not masks[i][token]
+        if again:
+            token, total, ids = _drawn(logits[i], slot, masks[i])
+            highest = logits[i][masks[i]].max()
         ring = position % RING
         at = (i * RING + ring) * 8
         # Only what can be drawn lies above the threshold; of a greedy choice the largest, and those tied with it.
         order = keys(logits[i])
+        if again:
+            order[~masks[i]] = 0
         astray = np.setxor1d(np.flatnonzero(order >= int(whole[at + 2])), ids).size
         whole[at + 2] = astray if slot.temperature > 0 else whole[at + 2] - order.max()
-        numbers[i, ring] = [token, 0, 0, UNTOUCHED, UNTOUCHED, position, 0, 0]
-        floats[i, ring, 3:5] = total, logits[i].max()
+        numbers[i, ring] = [token, 0, 0, UNTOUCHED, UNTOUCHED, position, again, 0]
+        floats[i, ring, 3:5] = total, highest
         rows[4 * i : 4 * i + 4] = 1, position, token, position
         if position < CONTEXT:
             past[given.place(i, position)] = token
@@ -319,16 +351,33 @@ def _sample(lab: Lab, asked: Sample) -> Outcome:
     return Outcome(got, expected, F32)
 
 
-def _drawn(logits: Array, asked: Slot) -> tuple[int, float, Array]:
-    """The token to draw, Σ e^((l − max) / T), and what could be drawn."""
+def _mask(lab: Lab, logits: Array, slot: Slot, allowed: str) -> Array:
+    """Which tokens are allowed: not the one that is drawn first, unless all are."""
+    if not allowed:
+        return np.ones(logits.size, bool)
+    token, _, ids = _drawn(logits, slot)
+    mask = lab.rng.random(logits.size) < 0.5
+    if allowed == "rare":
+        mask &= logits < np.sort(logits)[logits.size // 4]
+        mask[ids] = False
+    elif allowed == "one":
+        mask[:] = np.arange(logits.size) == (token + logits.size // 2) % logits.size
+    mask[token] = False
+    return mask
+
+
+def _drawn(logits: Array, asked: Slot, allowed: Array | None = None) -> tuple[int, float, Array]:
+    """The token to draw, Σ e^((l − max) / T), and what could be drawn; `allowed` if it is drawn again."""
     top_k, temperature = asked.top_k, asked.temperature
     # Ties stay together, so there may be more than top_k.
     least = np.sort(logits)[-top_k] if 0 < top_k < logits.size else -np.inf
     most = int(np.count_nonzero(logits >= least))
-    ids, shares = distribution(logits, top_k=most, top_p=asked.top_p, min_p=asked.min_p, temperature=temperature)
+    settings: dict[str, Any] = {"top_p": asked.top_p, "min_p": asked.min_p, "temperature": temperature}
+    ids, shares = distribution(logits, top_k=most, allowed=allowed, **settings)
     if temperature == 0:
-        return int(np.argmax(logits)), 1.0, ids
-    return drawn(ids, shares, asked.seed, asked.position + 1, MARGIN), 1 / shares.max(), ids
+        return int(ids[0]), 1.0, ids
+    token = drawn(ids, shares, asked.seed, asked.position + 1, MARGIN, again=allowed is not None)
+    return token, 1 / shares.max(), ids
 
 
 def _logprobs_cases() -> Iterator[Case]:

@@ -77,7 +77,7 @@ class TokenIndex:
 
     def mask(self, grammar: Grammar, state: State) -> bytes:
         """The tokens that may follow `state`: bit i % 8 of byte i / 8 for token i."""
-        return _finished(self.masking(grammar, state))
+        return finished(self.masking(grammar, state))
 
     def masking(self, grammar: Grammar, state: State) -> Masking:
         """`mask` as a generator that yields every few milliseconds and returns the mask."""
@@ -269,7 +269,7 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _finished(work: Generator[None, None, T]) -> T:
+def finished(work: Generator[None, None, T]) -> T:
     """The result of a generator that is not interrupted."""
     while True:
         try:

@@ -1,0 +1,1 @@
+"""Answers stay within their constraint, whatever the model would like to write."""
