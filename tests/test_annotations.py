@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 import wgemma
+from grammar_texts import walk
 from wgemma.annotations import build, schema_of
 from wgemma.text.grammar import compile_schema
 
@@ -76,9 +77,10 @@ UserId = NewType("UserId", int)
         (Any, {}),
         (UserId, {"type": "integer"}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a", None], {"enum": ["a", None]}),
         (Literal[1, None, True], {"enum": [1, None, True]}),
         (Color, {"type": "string", "enum": ["red", "blue"]}),
-        (Size, {"enum": [1, 2]}),
+        (Size, {"type": "integer", "enum": [1, 2]}),
         (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),  # noqa: UP045
         (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
         (list, {"type": "array"}),
@@ -239,6 +241,21 @@ def test_every_date_that_a_schema_allows_can_be_built() -> None:
         assert grammar.allowed(state) & 1 << ord("1")
 
 
+@pytest.mark.parametrize(
+    "annotation",
+    [Everything, Node, list[Stay], date | Point | None, dict[str, UUID], set[time], tuple[datetime, Size, float]],
+    ids=str,
+)
+def test_whatever_a_schema_allows_can_be_built(annotation: Any) -> None:
+    grammar, built = compile_schema(schema_of(annotation)), 0
+    for seed in range(40):
+        text = walk(grammar, seed)
+        if text is not None:
+            build(annotation, json.loads(text))
+            built += 1
+    assert built > 10
+
+
 @dataclass
 class Wrong:
     data: bytes
@@ -314,6 +331,16 @@ def test_a_models_definitions_move_to_the_top_and_clash_with_no_others() -> None
     assert schema["$defs"]["Duck"]["additionalProperties"] is schema["$defs"]["Node_2"]["additionalProperties"] is False
     compile_schema(schema)
     assert build(list[Duck], [{"node": {"a": 1}}])[0].value == {"node": {"a": 1}}
+
+
+def test_a_model_without_a_schema_is_refused() -> None:
+    class Broken(Duck):
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            raise ValueError("it has a callable")
+
+    with pytest.raises(wgemma.GrammarError, match="Broken has no JSON schema: it has a callable"):
+        schema_of(list[Broken])
 
 
 def test_pydantic_models_nest_anywhere() -> None:

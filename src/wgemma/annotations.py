@@ -183,6 +183,9 @@ class _Written(_Kind):
             raise self.misfit(value, where) from None
 
 
+_TYPES = ((str, "string"), (bool, "boolean"), (int, "integer"), (float, "number"))  # a bool is an int, too
+
+
 class _Values(_Kind):
     """One of some values: pairs of JSON and Python."""
 
@@ -195,7 +198,8 @@ class _Values(_Kind):
 
     def schema(self, book: _Definitions) -> Schema:
         values = [value for value, _ in self.pairs]
-        return {**({"type": "string"} if all(isinstance(value, str) for value in values) else {}), "enum": values}
+        types = {next((name for kind, name in _TYPES if isinstance(value, kind)), "null") for value in values}
+        return {**({"type": types.pop()} if len(types) == 1 else {}), "enum": values}
 
     def build(self, value: Any, where: str) -> Any:
         for known, meant in self.pairs:
@@ -304,7 +308,13 @@ class _Model(_Kind):
         self.hashable = cls.__hash__ is not None
 
     def schema(self, book: _Definitions) -> Schema:
-        return book.refer(self.cls, self.cls.__name__, lambda: book.adopt(self.cls.model_json_schema()))
+        return book.refer(self.cls, self.cls.__name__, lambda: book.adopt(self._own()))
+
+    def _own(self) -> Schema:
+        try:
+            return dict(self.cls.model_json_schema())
+        except Exception as problem:
+            raise GrammarError(f"{self.cls.__name__} has no JSON schema: {str(problem)[:200]}.") from None
 
     def build(self, value: Any, where: str) -> Any:
         from_json = getattr(self.cls, "model_validate_json", None)  # a strict model takes a date only as JSON
