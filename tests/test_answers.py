@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -164,3 +165,103 @@ def test_other_ways_to_read_an_answer_say_what_to_type(model: wgemma.Model) -> N
         model.chat(HELLO, **GREEDY)["message"]  # type: ignore[index]
     with pytest.raises(wgemma.SettingsError, match="async for"):
         list(model.achat(HELLO, **GREEDY))  # type: ignore[call-overload]
+
+
+async def spoken(text: str, ending: Ending) -> AsyncGenerator[wgemma.Part | Ending, None]:
+    yield wgemma.Part("thinking", "Hm.")
+    yield wgemma.Part("content", text[:5])
+    yield wgemma.Part("content", text[5:])
+    yield ending
+    yield wgemma.Part("content", finish_reason=ending.finish_reason, usage=USAGE)
+
+
+def test_a_complete_answer_is_parsed_once() -> None:
+    answer = wgemma.Answer(spoken('{"a": [1]}', Ending("stop", USAGE, complete=True, parse=json.loads)))
+    assert answer.parsed == {"a": [1]} and answer.parsed is answer.parsed
+    cut = wgemma.Answer(spoken('{"a": [1]', Ending("length", USAGE)))
+    assert cut.parsed is None and cut.finish_reason == "length"
+    several = wgemma.Answer(*(spoken(text, Ending("stop", USAGE, parse=json.loads)) for text in ("[1]", "null", "[3]")))
+    assert [each.parsed for each in several.alternatives] == [[1], None, [3]]
+
+
+def test_an_async_answer_is_parsed_when_it_is_complete() -> None:
+    async def read() -> None:
+        answer = wgemma.AsyncAnswer(spoken("[1]", Ending("stop", USAGE, parse=json.loads)))
+        with pytest.raises(wgemma.SessionError, match="await"):
+            print(answer.parsed)
+        assert (await answer).parsed == [1]
+
+    asyncio.run(read())
+
+
+ANYTHING = wgemma.Regex(r"[\s\S]*")
+
+
+def test_only_what_the_model_ended_itself_is_parsed(model: wgemma.Model) -> None:
+    whole = model.chat(HELLO, format=ANYTHING, temperature=0)
+    assert whole.finish_reason == "stop" and whole.parsed == whole.text != ""
+    assert model.chat(HELLO, temperature=0).parsed is None  # no format
+    cut = model.chat(HELLO, format=ANYTHING, temperature=0, max_tokens=2)
+    assert (cut.finish_reason, cut.parsed) == ("length", None)
+    stopped = model.chat(HELLO, format=ANYTHING, temperature=0, stop=whole.text[3:5])
+    assert (stopped.finish_reason, stopped.parsed) == ("stop", None)
+    many = model.chat_many([HELLO, HELLO], format=ANYTHING, temperature=0).answers
+    assert [each.parsed for each in many] == [whole.text] * 2
+
+
+def test_a_continued_text_has_a_format_too(model: wgemma.Model) -> None:
+    ends = dict.fromkeys(model.tokenizer.stop_ids, 100)
+    ended = model.generate("Once", format=wgemma.Choice(["", "a"]), logit_bias=ends)
+    assert (ended.finish_reason, ended.parsed) == ("stop", "")
+    assert model.generate("Once", format=ANYTHING, **GREEDY).parsed is None
+    assert [each.parsed for each in model.generate_many(["Once"], format=ANYTHING, **GREEDY).answers] == [None]
+
+
+def weather(city: str) -> str:
+    """Tells the weather."""
+    return city
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"format": "yaml"}, "format is 'yaml'"),
+        ({"format": {"type": "json_object"}}, 'format="json"'),
+        ({"format": bytes}, "bytes has no JSON schema"),
+        ({"tools": weather}, "write a list, as in tools="),
+        ({"tools": [len]}, "len cannot be a tool"),
+        ({"tool_choice": "required"}, "tool_choice is 'required', but there are no tools"),
+        ({"tool_choice": "weather"}, "but there are no tools"),
+        ({"tools": [weather], "tool_choice": "wether"}, "there is no such tool, only"),
+        ({"tools": [weather], "tool_choice": "any"}, 'it must be "auto", "none", "required" or the name'),
+        ({"tools": [weather], "tool_choice": {"type": "function"}}, "or the name of a tool"),
+        ({"parallel_tool_calls": 1}, "it must be True or False"),
+    ],
+    ids=str,
+)
+def test_wrong_formats_and_tools_are_refused_at_once(model: wgemma.Model, options: dict[str, Any], words: str) -> None:
+    for call in (model.chat, model.achat):
+        with pytest.raises(wgemma.Error, match=words):
+            call(HELLO, **options)
+    with pytest.raises(wgemma.Error, match=words):
+        model.chat_many([HELLO], **options)
+
+
+def test_functions_are_declared_like_descriptions(model: wgemma.Model) -> None:
+    described = [
+        {
+            "type": "function",
+            "function": {
+                "name": "weather",
+                "description": "Tells the weather.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"type": "string"}},
+                    "required": ["city"],
+                },
+            },
+        }
+    ]
+    one = model.chat(HELLO, tools=[weather], tool_choice="none", max_tokens=1)
+    other = model.chat(HELLO, tools=described, tool_choice="auto", max_tokens=1)
+    assert one.usage and other.usage and one.usage.prompt == other.usage.prompt == other.usage.reused + 1

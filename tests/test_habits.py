@@ -29,6 +29,9 @@ def test_options_with_other_names_elsewhere_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "name", "sentence"),
     [
+        ("chat", "response_format", "response_format is format here."),
+        ("generate", "tools", "tools is an option of chat(), not of generate()."),
+        ("run_tools", "max_turns", "max_turns is rounds here."),
         ("load", "n_ctx", "n_ctx is context here."),
         ("chat", "num_ctx", "num_ctx is context here, an option of load(), not of chat()."),
         ("load", "num_predict", "num_predict is max_tokens here, an option of chat() and generate(), not of load()."),

@@ -21,6 +21,8 @@ def good(model: wgemma.Model) -> None:
     wgemma.load("gemma4:e2b", context=4096, kv="f32", progress=print, adapter=["a", "b"], slots=2, arena=None).close()
     for index, some in model.chat_many(iter([HELLO, HELLO]), max_tokens=5):
         print(index, some.text, some.index)
+    answer = model.chat(HELLO, format=list[int], tools=[print, {"type": "function"}], tool_choice="print")
+    print(answer.parsed, model.generate("Once", format=wgemma.Regex("a+")).parsed, wgemma.Choice(["yes", "no"]))
     print(model.generate_many(["Once", [2, 30]], seed=1).texts, [a.usage for a in model.chat(HELLO, n=3).alternatives])
 
 
@@ -43,6 +45,8 @@ async def bad(model: wgemma.Model, options: wgemma.ChatOptions) -> None:
     model.chat(HELLO, temprature=1)  # call-arg
     model.chat(HELLO, max_tokens="x")  # arg-type
     model.chat("Hello")  # arg-type
+    model.chat(HELLO, tools=[5], tool_choice=5)  # list-item arg-type
+    model.generate("Once", tools=[print])  # call-arg
     model.chat(HELLO, think=5, cancel=5)  # arg-type arg-type
     model.achat(HELLO, num_predict=5)  # call-arg
     model.generate("Once", think=True)  # call-arg

@@ -32,12 +32,15 @@ FIRST = (
     "Answers",
     "AsyncAnswers",
     "WholeAnswer",
+    "ToolRun",
+    "AsyncToolRun",
     "Part",
     "Piece",
     "Usage",
     "PromptProgress",
     "TokenLogprob",
     "ToolCall",
+    "ToolStep",
     "Sampling",
 )
 BESIDES = (TrainingSettings, TrainingResult, Progress, Plan, Sound)  # what calls take or give, outside of __all__
@@ -146,14 +149,14 @@ def tree(item: Any) -> Any:
 
 
 def fields_of(cls: type) -> Iterator[str]:
-    """The annotated fields, inherited ones first, as they are written, with their comments."""
+    """The annotated public fields, inherited ones first, as they are written, with their comments."""
     source, definition = textwrap.dedent(inspect.getsource(cls)).split("\n"), tree(cls)
     for base in definition.bases:  # a TypedDict forgets its bases
         inherited = getattr(sys.modules[cls.__module__], ast.unparse(base), None)
         if isinstance(inherited, type) and inherited.__module__.startswith("wgemma"):
             yield from fields_of(inherited)
     for node in definition.body:
-        if isinstance(node, ast.AnnAssign):
+        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
             yield from textwrap.dedent("\n".join(source[node.lineno - 1 : node.end_lineno])).split("\n")
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias, Unpack
+from typing import Any, Protocol, TypeAlias, TypeVar, Unpack
 
 from wgemma.checks import called, shown, texts, whole, yes_or_no
 from wgemma.engine.adapting import ALL, Choice, Setting
@@ -17,10 +17,12 @@ from wgemma.engine.sampling import Sampling
 from wgemma.engine.shift import fit, messages_in
 from wgemma.engine.thinking import Level, thinking
 from wgemma.errors import SettingsError, TemplateError
+from wgemma.formats import Format, resolve
+from wgemma.functions import declarations
 from wgemma.habits import refuse_unknown_options
 from wgemma.media import Perceiving
 from wgemma.numbers import Computing, ids_of
-from wgemma.options import SamplingOptions
+from wgemma.options import SamplingOptions, Tool
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
 from wgemma.text.template import Segment, awaits_tools, opens_in_thought, segments
@@ -29,6 +31,8 @@ from wgemma.together import Begin
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Parts: TypeAlias = AsyncGenerator[Part | Ending, None]
 Pieces: TypeAlias = AsyncGenerator[Piece | Ending, None]
+
+T = TypeVar("T")
 
 MOST_ALTERNATIVES = 64
 _SAMPLING = SamplingOptions.__optional_keys__
@@ -49,7 +53,10 @@ class Answering(Perceiving, Computing):
         self,
         call: str,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | None = None,
+        parallel_tool_calls: bool = True,
+        format: Any = None,
         think: bool | Level = False,
         max_tokens: int | None = None,
         thinking_budget: int | None = None,
@@ -68,6 +75,8 @@ class Answering(Perceiving, Computing):
         thinks, thinking_budget = thinking(think, thinking_budget)
         requests = _alternatives(replace(request, thinking_budget=thinking_budget), n)
         yes_or_no("shift", shift)
+        shape, tools = resolve(format), declarations(tools)
+        constraint_of(self, shape, tools, tool_choice, parallel_tool_calls, thinks)
 
         def begin(conversation: Chat, messages: Messages) -> list[Parts]:
             prompt = self._prompt(messages, tools, thinks)
@@ -92,7 +101,7 @@ class Answering(Perceiving, Computing):
                     reply = Reply(self.backend, self.tokenizer, replies, parser, ready, dropped, keep)
                     async with aclosing(reply.parts()) as items:
                         async for part in items:
-                            yield part
+                            yield _read_by(shape, part)
                 finally:
                     self.backend.let_go(placed)
 
@@ -141,6 +150,7 @@ class Answering(Perceiving, Computing):
         cancel: Cancel | None = None,
         progress: Hear = unheard,
         adapter: Choice = ALL,
+        format: Any = None,
         n: int = 1,
         **sampling: Unpack[SamplingOptions],
     ) -> Callable[[str | Sequence[int]], list[Pieces]]:
@@ -148,6 +158,8 @@ class Answering(Perceiving, Computing):
         self._turns.check()
         request = _followed(self._request(call, max_tokens, stop, sampling), cancel, progress)
         requests = _alternatives(request, n)
+        shape = resolve(format)
+        constraint_of(self, shape, None, None, True, False)
 
         def begin(prompt: str | Sequence[int]) -> list[Pieces]:
             ids = self._with_bos(prompt) if isinstance(prompt, str) else ids_of(prompt)
@@ -157,7 +169,7 @@ class Answering(Perceiving, Computing):
                 keep = partial(conversation._keep, ready.adapter) if conversation and index == 0 else _forget
                 async with aclosing(pieces(self.backend, self.tokenizer, ready, keep)) as items:
                     async for piece in items:
-                        yield piece
+                        yield _read_by(shape, piece)
 
             return [parts(index, request) for index, request in enumerate(requests)]
 
@@ -209,6 +221,37 @@ class Answering(Perceiving, Computing):
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
         return whole("max_tokens", max_tokens, 0)
+
+
+def constraint_of(
+    model: Answering,
+    format: Format | None,
+    tools: Sequence[Any] | None,
+    tool_choice: str | None,
+    parallel_tool_calls: bool,
+    thinks: bool,
+) -> None:
+    """Checks what an answer must look like and which tools it calls."""
+    yes_or_no("parallel_tool_calls", parallel_tool_calls)
+    if tool_choice is None or (isinstance(tool_choice, str) and tool_choice in ("auto", "none")):
+        return
+    if not isinstance(tool_choice, str) or tool_choice == "any":
+        raise SettingsError(
+            f'tool_choice is {shown(tool_choice)}; it must be "auto", "none", "required" or the name of a tool.'
+        )
+    if not tools:
+        raise SettingsError(f"tool_choice is {shown(tool_choice)}, but there are no tools.")
+    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    if tool_choice != "required" and tool_choice not in names:
+        raise SettingsError(f"tool_choice is {shown(tool_choice)}; there is no such tool, only {shown(names)}.")
+
+
+def _read_by(format: Format | None, item: T) -> T:
+    """The item; a complete answer that has a format can be read by it."""
+    if format is not None and isinstance(item, Ending) and item.complete and item.finish_reason == "stop":
+        return replace(item, parse=format.parse)
+    return item
 
 
 def _followed(request: Request, cancel: Any, progress: Any) -> Request:

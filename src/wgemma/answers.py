@@ -4,28 +4,30 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, 
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from wgemma.engine.continuing import Piece
 from wgemma.engine.endings import Ending, FinishReason, TokenLogprob, Usage
 from wgemma.engine.replying import Part
 from wgemma.errors import Error, SessionError
+from wgemma.functions import ToolStep
 from wgemma.habits import dead_end
 from wgemma.sync import iterate
 from wgemma.text.reply import ToolCall
 from wgemma.together import Begin, Numbered, merged, together
 
-T = TypeVar("T", bound=Part | Piece)
+T = TypeVar("T", bound=Part | Piece | ToolStep)
 
 _AS_A_DICT = "an answer is no dictionary: write answer.text, answer.tool_calls, answer.usage or answer.message."
 
 
-class _Whole(Generic[T]):
+class Whole(Generic[T]):
     """An answer as far as it has arrived. Each property is about the whole of it: `_read` makes sure of that."""
 
     def __init__(self) -> None:
         self._arrived: list[T] = []
         self._ending: Ending | None = None
+        self._parsed: list[Any] = []  # the object, once somebody asked for it
         self._over = False  # the stream has ended, or an error ended it
         self._closed = False  # before its end
 
@@ -44,6 +46,17 @@ class _Whole(Generic[T]):
     def text(self) -> str:
         """The answer itself, without its thinking."""
         return "".join(item.text for item in self._read() if not (isinstance(item, Part) and item.kind == "thinking"))
+
+    @property
+    def parsed(self) -> Any:
+        """The object that `format` describes: an instance of its class, a JSON value, or the text for a Regex, Choice
+        or Grammar. None if there is no format, or if a stop string, a limit or a tool call ended the answer."""
+        text = self.text
+        if self._ending is None or self._ending.parse is None:
+            return None
+        if not self._parsed:
+            self._parsed = [self._ending.parse(text)]
+        return self._parsed[0]
 
     @property
     def thinking(self) -> str:
@@ -81,7 +94,7 @@ class _Whole(Generic[T]):
     @property
     def logprobs(self) -> list[TokenLogprob]:
         """The log-probabilities of its tokens; empty unless `logprobs` was set."""
-        return [token for item in self._read() for token in item.logprobs]
+        return [token for item in self._read() if not isinstance(item, ToolStep) for token in item.logprobs]
 
     @property
     def prompt_logprobs(self) -> list[TokenLogprob]:
@@ -108,7 +121,7 @@ class _Whole(Generic[T]):
         __getitem__ = dead_end(_AS_A_DICT)
 
 
-class WholeAnswer(_Whole[T]):
+class WholeAnswer(Whole[T]):
     """An answer that came beside others, with the properties of an `Answer`; `error` is what ended it, if anything."""
 
     def __init__(self) -> None:
@@ -126,7 +139,7 @@ class WholeAnswer(_Whole[T]):
         return self._arrived
 
 
-class _Chosen(_Whole[T]):
+class _Chosen(Whole[T]):
     """An answer that may have alternatives; it is the first of them."""
 
     def __init__(self, count: int) -> None:
@@ -139,7 +152,8 @@ class _Chosen(_Whole[T]):
             raise item
         if index == 0:
             return self._take(item)
-        return self._others[index - 1]._take(item if isinstance(item, Ending) else replace(item, index=index))
+        said = item if isinstance(item, Ending | ToolStep) else replace(item, index=index)
+        return self._others[index - 1]._take(said)
 
     def _close(self) -> None:
         self._closed = self._closed or not self._over
@@ -193,7 +207,7 @@ class Answer(_Chosen[T], Iterator[T]):
         self._close()
         self._stream.close()
 
-    def __enter__(self) -> "Answer[T]":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -231,10 +245,10 @@ class AsyncAnswer(_Chosen[T], AsyncIterator[T]):
         self._over = True
         raise StopAsyncIteration
 
-    def __await__(self) -> Generator[Any, None, "AsyncAnswer[T]"]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self._complete().__await__()
 
-    async def _complete(self) -> "AsyncAnswer[T]":
+    async def _complete(self) -> Self:
         async for _ in self:
             pass
         return self
@@ -253,7 +267,7 @@ class AsyncAnswer(_Chosen[T], AsyncIterator[T]):
         self._over = True
         await self._stream.aclose()
 
-    async def __aenter__(self) -> "AsyncAnswer[T]":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

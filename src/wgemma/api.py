@@ -27,11 +27,13 @@ from wgemma.options import (
     FinetuneOptions,
     GenerateManyOptions,
     GenerateOptions,
+    RunToolsOptions,
     SamplingOptions,
     TrainingOptions,
 )
 from wgemma.sync import pause, run
 from wgemma.together import Begin
+from wgemma.tool_runs import AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
     from wgemma.train.finetune import TrainingResult
@@ -42,12 +44,14 @@ __all__ = [
     "Answers",
     "AsyncAnswer",
     "AsyncAnswers",
+    "AsyncToolRun",
     "Conversation",
     "Model",
     "Part",
     "Piece",
     "PromptProgress",
     "TokenLogprob",
+    "ToolRun",
     "Usage",
     "WholeAnswer",
     "prompt_style",
@@ -83,7 +87,12 @@ class Model(Answering, Perceiving, Computing):
         dropped, and there is no new thinking.
 
         Options:
-            tools: the functions the model may call, described as in OpenAI's API.
+            tools: the functions the model may call: Python functions, or descriptions as in OpenAI's API.
+            tool_choice: "auto" (the default), "none", "required" (the reply calls a tool), or the name of the tool to
+                call.
+            parallel_tool_calls: whether a reply may call several tools (the default).
+            format: what the answer must look like: a JSON schema, a dataclass, a Pydantic model or another annotation,
+                "json", `Regex`, `Choice` or `Grammar`. `.parsed` is then the object.
             think: whether the model thinks before it answers: True, or "low", "medium" or "high", which limit a thought
                 to 512, 2048 or 8192 tokens.
             thinking_budget: the most tokens of a thought.
@@ -116,7 +125,8 @@ class Model(Answering, Perceiving, Computing):
         is fine, since only a few are begun at a time.
 
         Options:
-            tools, think, thinking_budget, max_tokens, stop, cancel, progress, shift, adapter: as in `chat`, for all.
+            tools, tool_choice, parallel_tool_calls, format, think, thinking_budget, max_tokens, stop, cancel, progress,
+                shift, adapter: as in `chat`, for all.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
@@ -133,8 +143,46 @@ class Model(Answering, Perceiving, Computing):
         begin = self._chat("chat_many", **options)
         return self._each("chats", chats, lambda chat: begin(Conversation(self), chat)[0], options.get("cancel"))
 
+    def run_tools(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        rounds: int = 8,
+        **options: Unpack[RunToolsOptions],
+    ) -> ToolRun:
+        """Replies to `messages`, calls the Python functions in `tools` that the model asks for, tells it their results,
+        and so on, until it answers without a call. Iterate over the parts and steps, or take `.text`; `.messages` is
+        the whole chat.
+
+        Signature, annotations and docstring tell the model what a function does; arguments become what the annotations
+        say. An exception in a function is told to the model, and so is a call that does not fit.
+
+        Options:
+            rounds: the most replies. If the last one still calls tools, these calls are made, and the run ends with the
+                finish_reason "tool".
+            tool_choice: as in `chat`, for the first reply; "none" is for all.
+            parallel_tool_calls, format, think, thinking_budget, max_tokens, stop, cancel, progress, shift, adapter: as
+                in `chat`, for every reply.
+            temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
+                logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
+        """
+        return self._conversation.run_tools(messages, tools, rounds=rounds, **options)
+
+    def arun_tools(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        rounds: int = 8,
+        **options: Unpack[RunToolsOptions],
+    ) -> AsyncToolRun:
+        """`run_tools`, for code that runs in an event loop: iterate with `async for`, or await the answer. Functions
+        may be async; those of one reply run together."""
+        return self._conversation.arun_tools(messages, tools, rounds=rounds, **options)
+
     def conversation(self) -> Conversation:
-        """A chat of its own, beside this model's and others: it has `chat`, `achat`, `fork`, `save`, `restore` and
+        """A chat of its own, beside this model's and others: it has `chat`, `run_tools`, `fork`, `save`, `restore` and
         `reset`."""
         self._turns.check()
         return Conversation(self)
@@ -163,7 +211,7 @@ class Model(Answering, Perceiving, Computing):
         """Continues `prompt` (text, or token ids, which are used unchanged), token by token; `.text` is all of it.
 
         Options:
-            max_tokens, stop, cancel, progress, adapter, n: as in `chat`.
+            format, max_tokens, stop, cancel, progress, adapter, n: as in `chat`.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """
@@ -180,7 +228,7 @@ class Model(Answering, Perceiving, Computing):
         Each is one as in `generate`; an endless iterable is fine, since only a few are begun at a time.
 
         Options:
-            max_tokens, stop, cancel, progress, adapter: as in `chat`, for all.
+            format, max_tokens, stop, cancel, progress, adapter: as in `chat`, for all.
             temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n,
                 logit_bias, seed, logprobs: how to choose the next token; see `Sampling`.
         """

@@ -1,20 +1,24 @@
 """A chat with a model, beside others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 from wgemma.answering import Answering
 from wgemma.answers import Answer, AsyncAnswer
-from wgemma.checks import all_checked
+from wgemma.checks import all_checked, whole
 from wgemma.engine.adapting import Setting
+from wgemma.engine.endings import Ending
 from wgemma.engine.prefix import Replies
 from wgemma.engine.replying import Part
 from wgemma.engine.saved import Kept
-from wgemma.errors import SessionError
+from wgemma.errors import SessionError, SettingsError
 from wgemma.files.paths import user_path
-from wgemma.options import ChatOptions
+from wgemma.functions import Function, functions_of
+from wgemma.habits import refuse_unknown_options
+from wgemma.options import ChatOptions, RunToolsOptions
 from wgemma.sync import run
+from wgemma.tool_runs import AsyncToolRun, Item, ToolRun, rounds
 
 
 @all_checked
@@ -35,6 +39,55 @@ class Conversation:
     def achat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> AsyncAnswer[Part]:
         """`chat`, for code that runs in an event loop: iterate with `async for`, or await the whole answer."""
         return AsyncAnswer(*self._model._chat("chat", **options)(self, messages), most=self._model._at_a_time)
+
+    def run_tools(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        rounds: int = 8,
+        **options: Unpack[RunToolsOptions],
+    ) -> ToolRun:
+        """Calls tools until there is an answer, like `Model.run_tools`, with the same options."""
+        functions = functions_of(tools)
+        for name, function in functions.items():
+            if function.is_async:
+                raise SettingsError(f"the tool {name} is async: write await model.arun_tools(…).")
+        return ToolRun(*self._rounds(messages, functions, rounds, options))
+
+    def arun_tools(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Callable[..., Any]],
+        *,
+        rounds: int = 8,
+        **options: Unpack[RunToolsOptions],
+    ) -> AsyncToolRun:
+        """`run_tools`, for code that runs in an event loop: iterate with `async for`, or await the answer."""
+        return AsyncToolRun(*self._rounds(messages, functions_of(tools), rounds, options))
+
+    def _rounds(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        functions: Mapping[str, Function],
+        most: int,
+        options: RunToolsOptions,
+    ) -> tuple[AsyncGenerator[Item, None], list[dict[str, Any]]]:
+        """The stream of a run, and its chat, which grows."""
+        refuse_unknown_options("run_tools", options)
+        most = whole("rounds", most, 1)
+        tools = [function.declaration for function in functions.values()]
+        begin = self._model._chat("run_tools", tools=tools, **options)
+        first = begin(self, messages)[0]
+        if options.get("tool_choice") != "none":  # a call that is asked for is the first one
+            freely: RunToolsOptions = {**options, "tool_choice": None}
+            begin = self._model._chat("run_tools", tools=tools, **freely)
+        chat = [dict(message) for message in messages]
+
+        def ask(messages: Sequence[Mapping[str, Any]]) -> AsyncGenerator[Part | Ending, None]:
+            return begin(self, messages)[0]
+
+        return rounds(first, ask, chat, functions, most, options.get("cancel")), chat
 
     def fork(self) -> "Conversation":
         """Another conversation that begins as this one stands."""

@@ -15,6 +15,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "repeat_penalty": ("repetition_penalty",),
     "logprobs": ("top_logprobs",),
     "n": ("num_return_sequences",),
+    "format": ("response_format", "json_schema", "guided_json", "response_model", "output_type"),
+    "rounds": ("max_rounds", "max_steps", "max_turns", "max_iterations"),
     "context": ("num_ctx", "n_ctx"),
     "slots": ("num_parallel", "n_parallel", "n_seq_max", "max_num_seqs"),
     "adapter": ("lora_path", "lora_adapter"),
@@ -43,7 +45,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 
 _FIRST = 'the model is the first argument of load(), as in load("gemma4:e2b"). Leave {name} out.'
 _WHOLE = "every layer runs on the GPU, and device='reference' runs without one. Leave {name} out."
-_FORMAT = "answers have no enforced format: ask for it in the prompt, or offer a tool. Leave {name} out."
 _THREADS = "there is nothing to tune about threads or batches. Leave {name} out."
 # Options that have no counterpart.
 NEEDLESS: dict[str, str] = {
@@ -55,9 +56,9 @@ NEEDLESS: dict[str, str] = {
     "n_gpu_layers": _WHOLE,
     "num_gpu": _WHOLE,
     "device_map": _WHOLE,
-    "format": _FORMAT,
-    "response_format": _FORMAT,
-    "grammar": _FORMAT,
+    "grammar": "a grammar is a format: write format=wgemma.Grammar(text).",
+    "functions": "functions are tools: write tools=[function].",
+    "function_call": 'a call is asked for by tool_choice: write tool_choice="required", or the name of a tool.',
     "num_thread": _THREADS,
     "n_threads": _THREADS,
     "n_batch": _THREADS,
@@ -67,6 +68,9 @@ NEEDLESS: dict[str, str] = {
     "system": 'the system prompt is a message: {{"role": "system", "content": "…"}} comes first.',
     "images": 'images are part of a message: {{"role": "user", "content": "…", "images": ["photo.jpg"]}}.',
 }
+
+
+_TWINS = ("chat_many", "generate_many", "run_tools")  # their options are mostly those of chat and generate
 
 
 def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
@@ -80,7 +84,7 @@ def refuse_unknown_options(call: str, given: Iterable[str]) -> None:
         if name in NEEDLESS:
             raise SettingsError(NEEDLESS[name].format(name=name))
         own = ours[0] if ours else name
-        owners = [f"{other}()" for other, names in CALLS.items() if own in names and not other.endswith("_many")]
+        owners = [f"{other}()" for other, names in CALLS.items() if own in names and other not in _TWINS]
         if owners:
             what = f"{name} is {own} here, an option" if ours else f"{name} is an option"
             raise SettingsError(f"{what} of {' and '.join(owners)}, not of {call}().")
@@ -113,6 +117,9 @@ _OF_A_MODEL = {
     "create_embedding": "model.embed(texts)",
     "embeddings": "model.embed(texts)",
     **dict.fromkeys(("batch", "generate_batch", "abatch"), "model.chat_many(chats)"),
+    "with_structured_output": "model.chat(messages, format=…)",
+    "bind_tools": "model.chat(messages, tools=[…])",
+    "run": "model.run_tools(messages, tools)",
     "apply_chat_template": "wgemma.render(messages)",
     "tokenize": "model.tokenizer.encode(text)",
     "encode": "model.tokenizer.encode(text)",

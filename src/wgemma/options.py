@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from wgemma.engine.adapting import Choice
 from wgemma.engine.opening import Plan
@@ -32,6 +32,9 @@ class LoadOptions(TypedDict, total=False):
     progress: Callable[[int], None]
 
 
+Tool: TypeAlias = Mapping[str, Any] | Callable[..., Any]  # a declaration, or a function
+
+
 class SamplingOptions(TypedDict, total=False):
     """The fields of `Sampling`, as options."""
 
@@ -56,6 +59,7 @@ class GenerateManyOptions(SamplingOptions, total=False):
     cancel: Cancel | None
     progress: Hear
     adapter: Choice
+    format: Any
 
 
 class GenerateOptions(GenerateManyOptions, total=False):
@@ -64,13 +68,20 @@ class GenerateOptions(GenerateManyOptions, total=False):
     n: int
 
 
-class ChatManyOptions(GenerateManyOptions, total=False):
-    """The options of `Model.chat_many`."""
+class RunToolsOptions(GenerateManyOptions, total=False):
+    """The options of `Model.run_tools`."""
 
-    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | None
+    parallel_tool_calls: bool
     think: bool | Level
     thinking_budget: int | None
     shift: bool
+
+
+class ChatManyOptions(RunToolsOptions, total=False):
+    """The options of `Model.chat_many`."""
+
+    tools: Sequence[Tool] | None
 
 
 class ChatOptions(ChatManyOptions, total=False):
@@ -120,6 +131,7 @@ CALLS: dict[str, frozenset[str]] = {
     "generate": GenerateOptions.__optional_keys__,
     "chat_many": ChatManyOptions.__optional_keys__,
     "generate_many": GenerateManyOptions.__optional_keys__,
+    "run_tools": RunToolsOptions.__optional_keys__ | {"rounds"},
     "load": LoadOptions.__optional_keys__,
     "finetune": FinetuneOptions.__optional_keys__,
 }

@@ -175,6 +175,11 @@ def test_settings_count_at_once_and_nonsense_is_explained(app):
     app["setting-tools"].fill("[{")
     assert "not JSON" in app.page.locator("#problem-tools").inner_text()
     app["setting-tools"].fill("")
+    for text, words in {"{": "not JSON", "[]": "no schema", "null": "no schema", "yaml": "not JSON"}.items():
+        app["setting-format"].fill(text)
+        assert words in app.page.locator("#problem-format").inner_text()
+    app["setting-format"].fill("")
+    assert app.page.locator("#problem-format").inner_text() == ""
     app.page.keyboard.press("Escape")
     app.ask("Hi")
     app["new-chat"].click()
@@ -183,6 +188,22 @@ def test_settings_count_at_once_and_nonsense_is_explained(app):
         assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
         options = {"think": False, "temperature": 0, "topK": 7, "topP": 0.5, "minP": 0.1, "seed": -1, "maxTokens": 9}
         assert asked["options"] == options
+
+
+def test_an_answer_format_is_a_schema_or_the_word_json(app):
+    schema = {"type": "object", "properties": {"b": {"enum": [None]}, "a": True}}
+    for text, format in ((json.dumps(schema), schema), (" json\n", "json"), ("true", True)):
+        app["settings"].click()
+        app["setting-format"].fill(text)
+        app["settings-close"].click()
+        app.ask("Hi")
+        assert json.dumps(app.asked()[-1]["options"]["format"]) == json.dumps(format)
+    app.page.reload()
+    app.ready()
+    app["settings"].click()
+    assert app["setting-format"].input_value() == "true"  # it belongs to the chat
+    app["settings-reset"].click()
+    assert app["setting-format"].input_value() == ""
 
 
 def test_a_picked_model_may_bring_its_towers_in_a_second_file(app):

@@ -141,6 +141,19 @@ def test_a_chat_streams_and_ends(chatting: Face) -> None:
     assert again["parts"][-1]["usage"]["reused"] > 0
 
 
+def test_formats_and_tools_reach_the_engine(chatting: Face) -> None:
+    for options, words in (
+        ({"format": {"enum": [None], "type": "strong"}}, "#/type is 'strong'"),
+        ({"format": "yaml"}, "format is 'yaml'"),
+        ({"toolChoice": "required"}, "there are no tools"),
+        ({"parallelToolCalls": "no"}, "parallel_tool_calls is 'no'"),
+    ):
+        error = chatting.chat(HELLO, **options)
+        assert error["code"] == "settings" and words in error["message"]
+    told = chatting.chat(HELLO, format={"enum": [None]}, maxTokens=4, toolChoice=None)
+    assert told["parts"][-1]["finishReason"] in ("stop", "length")
+
+
 def test_a_chat_stops_when_it_is_told_to(chatting: Face) -> None:
     told = chatting.chat(HELLO, stop_after=3, temperature=0)
     *_, asked = told["parts"][:3]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from PIL import Image
 
 from pseudo_terminal import PATIENCE, Terminal
 from range_server import good, serve
+from wgemma.api import Answer as WholeText
 from wgemma.api import Part, Usage
 from wgemma.cli import main
 from wgemma.cli.chat_answer import Answer, Stop, answer
@@ -26,6 +27,7 @@ from wgemma.cli.chat_conversation import NO_TOOLS, ChatSettings, Conversation
 from wgemma.cli.chat_model import describe_plan
 from wgemma.cli.chat_render import DIM, PLAIN, Painter, describe, remark, safe, statistics
 from wgemma.engine import opening
+from wgemma.engine.endings import Ending
 from wgemma.engine.opening import Plan
 from wgemma.errors import DeviceError, Error, SessionError, SettingsError
 from wgemma.files.gguf import Gguf
@@ -180,6 +182,77 @@ def test_a_stop_text_ends_the_answer() -> None:
     cut = json.loads(wgemma(TINY, "hello", "--json", *SHORT, "--stop", whole[3:5]).stdout)
     assert cut["text"] == whole[:3].rstrip()
     assert cut["finish_reason"] == "stop"
+
+
+SCHEMA = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> str:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    return str(path)
+
+
+@pytest.fixture
+def formats(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The formats that were asked for. The answer fits them."""
+    seen: list[Any] = []
+
+    async def parts(format: Any) -> AsyncGenerator[Part | Ending, None]:
+        yield Part("content", '{"tags": []}')
+        yield Ending("stop", Usage(1, 0, 1), parse=None if format is None else json.loads)
+        yield Part("content", finish_reason="stop", usage=Usage(1, 0, 1))
+
+    def chat(self: Any, messages: list[Any], *, format: Any = None, **how: Any) -> WholeText[Part]:
+        seen.append(format)
+        return WholeText(parts(format))
+
+    monkeypatch.setattr("wgemma.api.Model.chat", chat)
+    return seen
+
+
+def test_a_format_is_a_schema_in_a_file_or_json(
+    schema: str, formats: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = ["run", "-m", TINY, "--device", "reference", "Which tags?"]
+    assert run_here([*plain, "--format", schema]) == run_here([*plain, "--format", "json"]) == run_here(plain) == 0
+    assert formats == [SCHEMA, "json", None]
+    printed = capsys.readouterr()
+    assert printed.out == '{"tags": []}\n' * 3
+    assert printed.err.count("Not enforced: #/properties/tags/uniqueItems.") == 1
+
+
+def test_what_a_format_parses_is_part_of_the_json(
+    schema: str, formats: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for format, parsed in (([], None), (["--format", schema], {"tags": []})):
+        assert run_here(["run", "-m", TINY, "--device", "reference", "Which tags?", "--json", *format]) == 0
+        printed = capsys.readouterr()
+        record = json.loads(printed.out)
+        assert record.get("parsed") == parsed and ("parsed" in record) == bool(format) and printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "schema.json cannot be read: No such file or directory."),
+        ("{", "schema.json is no JSON schema: Expecting property name"),
+        ("null", "schema.json is no JSON schema: it is null."),
+        ('{"type": "strong"}', "schema.json: #/type is 'strong'"),
+        ('{"type": "json_object"}', 'schema.json: any JSON object is format="json" here'),
+        ("[1]", "schema.json: format is a list"),
+    ],
+)
+def test_a_wrong_format_is_told_before_a_model_is_loaded(
+    text: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "schema.json"
+    if text is not None:
+        path.write_text(text)
+    assert run_here(["run", "nowhere.gguf", "hi", "--format", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("wgemma: ") and words in printed.err and len(printed.err.splitlines()) == 1
 
 
 def test_an_empty_prompt_is_told(capsys: pytest.CaptureFixture[str]) -> None:

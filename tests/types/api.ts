@@ -35,6 +35,11 @@ async function chats(output: HTMLElement, image: File, signal: AbortSignal) {
     output.append(part.text);
     if (part.finishReason === "stop") output.append(String(part.usage?.generated));
   }
+  const format = { type: "object", properties: { city: { type: "string" } } };
+  model.chat([], { format, tools: [{ type: "function" }], toolChoice: "required", parallelToolCalls: false });
+  model.chat([], { format: "json" });
+  // @ts-expect-error: there is no such format
+  model.chat([], { format: "yaml" });
   const ids = await model.tokenize("Hello");
   const logits: Float32Array = await model.logits(ids, { adapter: { pirate: 0.5 } });
   output.append(`${logits.length / ids.length === model.info.vocabulary}`, model.info.adapter);

@@ -21,7 +21,7 @@ interface PyFiles {
 }
 
 declare module "*/pyodide.mjs" {
-  export function loadPyodide(options: { indexURL: string }): Promise<{
+  export function loadPyodide(options: { indexURL: string; convertNullToNone: boolean }): Promise<{
     FS: PyFiles;
     _module: { HEAPU8: Uint8Array };
     unpackArchive(archive: ArrayBuffer, format: string, options: { extractDir: string }): void;

@@ -24,6 +24,7 @@ class Answer:
     tool_calls: list[ToolCall] = field(default_factory=list)
     finish_reason: str | None = None
     usage: Usage | None = None
+    parsed: Any = None  # the JSON value, if a format asks for one
     started: float = field(default_factory=time.perf_counter)
     first: float | None = None  # when the first token came, or else the first part
     ended: float | None = None
@@ -107,6 +108,8 @@ def answer(
                 line.end()
                 reply.add(part)
                 hear(part)
+            if options.get("format") is not None:
+                reply.parsed = parts.parsed
     except KeyboardInterrupt:
         model.reset()  # NumPy may have been interrupted in the middle of a step
         reply.finish_reason = "cancelled"

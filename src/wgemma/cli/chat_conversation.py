@@ -49,6 +49,7 @@ class ChatSettings:
     hide_thinking: bool = False
     verbose: bool = False
     shift: bool = True  # whether old messages are dropped once the context is full
+    format: Any = None  # what answers must look like: a JSON schema, or "json"
 
     def put(self, name: str, value: Any) -> str:
         """Sets a parameter from text or a value; raises `SettingsError` if invalid. Returns its canonical name."""
@@ -70,7 +71,8 @@ class ChatSettings:
 
     def options(self) -> dict[str, Any]:
         """The options for `Model.chat`."""
-        return {"think": self.think, "shift": self.shift, **self.values}
+        format = {} if self.format is None else {"format": self.format}
+        return {"think": self.think, "shift": self.shift, **format, **self.values}
 
     def effective(self, own: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
         """Every parameter's value and where it comes from: set here, the model's own, or the default."""

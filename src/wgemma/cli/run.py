@@ -1,6 +1,7 @@
 """`wgemma run`: chat with a model, or get one answer to one prompt."""
 
 import argparse
+import json
 import sys
 from typing import Any
 
@@ -14,10 +15,13 @@ from wgemma.cli.repl import Repl, write
 from wgemma.cli.words import add_model_option, model_and_words
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.thinking import LEVELS
-from wgemma.errors import SettingsError
+from wgemma.errors import Error, SettingsError
 from wgemma.files.locate import locate
+from wgemma.files.reading import regular_file
+from wgemma.formats import resolve
 from wgemma.model.vision_config import BUDGETS
 
+_MAX_SCHEMA = 4_000_000  # bytes
 CHOICES = f"{', '.join(map(str, BUDGETS[:-1]))} or {BUDGETS[-1]}"
 
 
@@ -32,6 +36,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     add_model_option(verb)
     add_media(verb.add_argument_group("images and sound"))
     verb.add_argument("--system", metavar="TEXT", help="replace the model's own system prompt")
+    verb.add_argument(
+        "--format", metavar="FILE", help="answer in JSON that fits the schema in this file; `json`: in any JSON object"
+    )
     verb.add_argument("--verbose", action="store_true", help="print token counts and timings after each answer")
     verb.add_argument("--json", action="store_true", help="print the answer as one JSON document")
     verb.add_argument(
@@ -127,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
     media += [attach(path, None, options.budget) for path in paths]
     if paths and not options.json:
         print(clean(f"Attached: {', '.join(map(str, paths))}."), file=sys.stderr)
-    prompt = _prompt(_text(text) if words else None, json=options.json)
+    prompt = _prompt(_text(text) if words else None, as_json=options.json)
     if prompt is not None and not prompt.strip() and not media:
         if options.json:
             raise SettingsError("the prompt is empty.")
@@ -151,6 +158,7 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
         hide_thinking=options.hide_thinking,
         verbose=options.verbose,
         shift=options.shift,
+        format=None if options.format is None else _format(options),
     )
     for name in PARAMETERS:
         if (value := getattr(options, name, None)) is not None:
@@ -158,12 +166,33 @@ def _settings(options: argparse.Namespace) -> ChatSettings:
     return settings
 
 
-def _prompt(text: str | None, *, json: bool) -> str | None:
+def _format(options: argparse.Namespace) -> Any:
+    """What answers must look like. What is not enforced is told."""
+    if options.format == "json":
+        return "json"
+    with regular_file(options.format, _MAX_SCHEMA, SettingsError) as file:
+        text = file.read()
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise SettingsError(f"{options.format} is no JSON schema: {problem}.") from None
+    try:
+        found = resolve(schema)
+    except Error as problem:
+        raise SettingsError(f"{options.format}: {problem}") from None
+    if found is None:
+        raise SettingsError(f"{options.format} is no JSON schema: it is null.")
+    if found.unchecked and not options.json:
+        print(clean(f"Not enforced: {', '.join(found.unchecked)}."), file=sys.stderr)
+    return schema
+
+
+def _prompt(text: str | None, *, as_json: bool) -> str | None:
     """The prompt from the command line, then the one piped in, or both. None: start a chat."""
     if _is_terminal(sys.stdin):
         if text is not None:
             return text
-        if json:
+        if as_json:
             raise SettingsError('--json answers a single prompt; pass one: `wgemma run "Hello" --json`.')
         if _is_terminal(sys.stdout):
             return None
@@ -188,6 +217,8 @@ def _answer_once(opened: Opened, conversation: Conversation, prompt: Content, op
         answer(opened.model, messages, settings.options(), reply, lambda part: None, quiet=True)
         record = {"model": opened.name, "device": opened.model.backend.name, **reply.record()}
         record["timings"]["load_seconds"] = opened.seconds
+        if settings.format is not None:
+            record["parsed"] = reply.parsed
         as_json(record)
     else:
         watched = _is_terminal(sys.stdout)

@@ -1,11 +1,11 @@
 """What a reply tells beside its text: why it ended, what it took, and the log-probabilities of its tokens."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from wgemma.engine.backend import Backend
 from wgemma.engine.request import PromptProgress, Request, Token
@@ -48,13 +48,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a reply ended. Streams tell their answer by it; readers never see it. `complete`: the model ended it, not a
-    limit or a stop string."""
+    """How a reply ended. Streams tell their answer by it; readers never see it. `complete`: the model ended it, and no
+    stop string, limit or caller did. `parse` reads the text of a complete answer that has a format."""
 
     finish_reason: FinishReason
     usage: Usage
     prompt_logprobs: Sequence[TokenLogprob] = ()
     complete: bool = False
+    parse: Callable[[str], Any] | None = None
 
 
 class Measure:

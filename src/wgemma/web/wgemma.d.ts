@@ -85,6 +85,12 @@ export interface Message {
 
 export interface ChatOptions {
   tools?: object[];
+  /** "auto" (default), "none", "required" (the reply calls a tool), or the name of the tool to call. */
+  toolChoice?: string;
+  /** Whether a reply may call several tools. Default: true. */
+  parallelToolCalls?: boolean;
+  /** What the answer must look like: a JSON schema, or "json" for any JSON object. */
+  format?: object | boolean | "json";
   /** A level limits the tokens of a thought: low 512, medium 2048, high 8192. */
   think?: boolean | "low" | "medium" | "high";
   /** Ends the reply; the last part's finishReason is then "cancelled". */

@@ -69,7 +69,7 @@ class Picture {
  */
 async function start() {
   const [pyodide, archive] = await Promise.all([
-    loadPyodide({ indexURL: here("./pyodide/") }),
+    loadPyodide({ indexURL: here("./pyodide/"), convertNullToNone: true }),
     fetched("./wgemma.zip"),
   ]);
   pyodide.unpackArchive(archive, "zip", { extractDir: "/lib/wgemma" });

@@ -1,9 +1,9 @@
 /**
- * A chat's settings: system prompt, sampling, thinking, tools. Data only; the panel is settings_panel.js.
+ * A chat's settings: system prompt, sampling, thinking, tools, the answer's format. Data only; the panel is settings_panel.js.
  *
  * A number that is null falls back to the model's own setting. New chats start with the last settings.
  *
- * @typedef {{system: string, think: boolean, tools: string, temperature: number | null, topK: number | null,
+ * @typedef {{system: string, think: boolean, tools: string, format: string, temperature: number | null, topK: number | null,
  *   topP: number | null, minP: number | null, repeatPenalty: number | null, seed: number | null,
  *   maxTokens: number | null}} Settings
  */
@@ -15,6 +15,7 @@ export const DEFAULTS = Object.freeze({
   system: "",
   think: false,
   tools: "",
+  format: "",
   temperature: null,
   topK: null,
   topP: null,
@@ -84,7 +85,7 @@ export function settingsFrom(value) {
   /** @type {any} */
   const out = { ...DEFAULTS };
   if (!value || typeof value !== "object") return out;
-  for (const name of ["system", "tools"])
+  for (const name of ["system", "tools", "format"])
     if (typeof value[name] === "string") out[name] = value[name].slice(0, 200_000);
   out.think = value.think === true;
   for (const name of Object.keys(NUMBERS)) if (numberProblem(name, value[name]) === "") out[name] = value[name];
@@ -133,12 +134,34 @@ export function parseTools(text) {
   return list.map((tool) => (tool.function ? tool : { type: "function", function: tool }));
 }
 
+/**
+ * Parses the answer's format: a JSON schema, or the word json.
+ * @param {string} text @returns {object | boolean | "json" | undefined}
+ */
+export function parseFormat(text) {
+  const word = text.trim();
+  if (!word) return undefined;
+  if (word === "json") return "json";
+  let value;
+  try {
+    value = JSON.parse(word);
+  } catch (error) {
+    throw new Error(`The answer format is not JSON: ${/** @type {Error} */ (error).message}.`);
+  }
+  if (value === null || Array.isArray(value) || !["object", "boolean"].includes(typeof value)) {
+    throw new Error('The answer format is no schema. Write {"type": "object", "properties": {…}}, or json.');
+  }
+  return value;
+}
+
 /** The options of `model.chat`. @param {Settings} settings */
 export function options(settings) {
   /** @type {import("../wgemma").ChatOptions & Record<string, unknown>} */
   const out = { think: settings.think };
   const tools = parseTools(settings.tools);
   if (tools?.length) out.tools = tools;
+  const format = parseFormat(settings.format);
+  if (format !== undefined) out.format = format;
   for (const name of Object.keys(NUMBERS)) {
     const value = settings[/** @type {keyof Settings} */ (name)];
     if (value !== null) out[name] = value;

@@ -6,10 +6,16 @@ import { forget, saved } from "../wgemma.js";
 import { BenchView } from "./bench_view.js";
 import { h, icon, iconButton } from "./dom.js";
 import { bytes } from "./format.js";
-import { DEFAULTS, NUMBERS, numberProblem, parseTools } from "./settings.js";
+import { DEFAULTS, NUMBERS, numberProblem, parseFormat, parseTools } from "./settings.js";
 
 const EXAMPLE = `[{"name": "get_weather", "description": "The weather in a city",
   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}]`;
+
+const SCHEMA = `{"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+  "required": ["city", "days"]}`;
+
+/** What reads the settings that are JSON. @type {Record<string, ((text: string) => unknown) | undefined>} */
+const PARSERS = { tools: parseTools, format: parseFormat };
 
 /** @typedef {import("./settings.js").Settings} Settings */
 
@@ -52,6 +58,7 @@ export class SettingsPanel {
         this.#check(),
         h("fieldset", {}, h("legend", {}, "Sampling"), h("div", { class: "grid" }, ...numbers)),
         this.#area("tools", "Tools, as JSON", EXAMPLE, 5),
+        this.#area("format", "Answer format, as a JSON schema", SCHEMA, 4),
         h("fieldset", {}, h("legend", {}, "Model"), this.#context(context)),
         h("fieldset", {}, h("legend", {}, "Benchmark"), this.bench.element),
         h("fieldset", {}, h("legend", {}, "Kept in this browser"), this.#storage()),
@@ -69,26 +76,27 @@ export class SettingsPanel {
     if (this.settings) this.deeds.change({ ...this.settings });
   }
 
-  /** @param {"system"|"tools"} name @param {string} label @param {string} placeholder @param {number} rows */
+  /** @param {"system"|"tools"|"format"} name @param {string} label @param {string} placeholder @param {number} rows */
   #area(name, label, placeholder, rows) {
+    const parse = PARSERS[name];
     const problem = h("p", { class: "problem", id: `problem-${name}`, "aria-live": "polite" });
     const area = h("textarea", {
       rows,
       placeholder,
-      spellcheck: name === "tools" ? "false" : null,
+      spellcheck: parse ? "false" : null,
       "data-testid": `setting-${name}`,
       "aria-describedby": problem.id,
-      class: name === "tools" ? "code" : null,
+      class: parse ? "code" : null,
     });
     area.value = this.settings?.[name] ?? "";
     area.addEventListener("input", () => {
       if (!this.settings) return;
-      problem.textContent = name === "tools" ? toolProblem(area.value) : "";
+      problem.textContent = parse ? complaint(parse, area.value) : "";
       area.setAttribute("aria-invalid", String(problem.textContent !== ""));
       this.settings[name] = area.value;
       this.#changed();
     });
-    if (name === "tools") problem.textContent = toolProblem(area.value);
+    if (parse) problem.textContent = complaint(parse, area.value);
     return h("label", { class: "field" }, h("span", {}, label), area, problem);
   }
 
@@ -206,10 +214,10 @@ export class SettingsPanel {
   }
 }
 
-/** @param {string} text */
-function toolProblem(text) {
+/** What is wrong with a text, or "". @param {(text: string) => unknown} parse @param {string} text */
+function complaint(parse, text) {
   try {
-    parseTools(text);
+    parse(text);
     return "";
   } catch (error) {
     return /** @type {Error} */ (error).message;
