@@ -32,13 +32,15 @@ def test_the_readmes_python_runs(
 
     monkeypatch.setattr(wgemma, "load", load)
     monkeypatch.chdir(ROOT)
-    chat, media, many = blocks("python")
+    chat, media, parse, many = blocks("python")
     exec(compile(chat, "README.md", "exec"), {})
     assert "Usage(prompt=" in capsys.readouterr().out
     after: dict[str, Any] = {}
     exec(compile(media, "README.md", "exec"), after)
     assert after["rows"].shape == (64, 256)
     capsys.readouterr()
+    exec(compile(parse, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "Person(name='Bob', age=12)\n3 + 4 = 7\n"
     exec(compile(many, "README.md", "exec"), {})
     told = capsys.readouterr().out.splitlines()
     assert {int(line.split()[0]) for line in told[:-3]} == set(range(40)) and len(eval(told[-3])) == 5
