@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
 
-def blocks(kind: str) -> list[str]:
-    return [text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == kind]
+def blocks(kind: str, file: str = "README.md") -> list[str]:
+    return [text for language, text in BLOCK.findall((ROOT / file).read_text("utf-8")) if language == kind]
 
 
 def test_the_readmes_python_runs(
@@ -55,6 +55,11 @@ def test_every_command_of_the_readme_parses() -> None:
     assert len(commands) >= 9
     for command in commands:
         assert parser().parse_args(command).verb
+
+
+def test_every_command_about_structured_answers_parses() -> None:
+    lines = [line.partition("|")[0] for text in blocks("", "docs/structured.md") for line in text.splitlines()]
+    assert [parser().parse_args(shlex.split(line)[1:]).format for line in lines] == ["review.schema.json", "json"]
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -202,7 +202,7 @@ def wrong(data: bytes) -> None: ...
         (Weather, "the class Weather cannot be a tool"),
         (Weather.tell, "tell cannot be a tool: it is a method without its object. Pass object.tell."),
         (min, "min cannot be a tool"),
-        (wrong, "data: bytes has no JSON schema"),
+        (wrong, "the argument data of wrong: bytes has no JSON schema"),
     ],
 )
 def test_what_cannot_be_called_by_names_is_refused(function: Any, words: str) -> None:
