@@ -197,7 +197,7 @@ class Constraint:
         """The tokens that must follow, `most` at most, if they are worth it. The last of a text is left to be drawn,
         because a longer one may begin there; the end of the answer is always worth it."""
         found: list[int] = []
-        while self.forces and len(found) < most:
+        while self.forces and len(found) < most + WORTH:  # what is worth it does not depend on a limit
             tokens = self._forced(state)
             if not tokens:
                 break
