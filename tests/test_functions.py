@@ -24,6 +24,8 @@ class Place:
 
 @dataclass
 class Tree:
+    """A tree."""
+
     name: str
     below: "list[Tree]" = field(default_factory=list)
 
@@ -119,10 +121,15 @@ def test_what_is_nested_is_written_in_place() -> None:
 
 def test_what_contains_itself_keeps_its_definition() -> None:
     def plant(tree: Tree) -> None:
-        """Plants."""
+        """Plants.
+
+        Args:
+            tree: what to plant
+        """
 
     found = declaration_of(plant)
     parameters = found["function"]["parameters"]
+    assert parameters["properties"]["tree"]["description"] == "what to plant"
     assert parameters["properties"]["tree"]["properties"]["below"] == {
         "type": "array",
         "items": {"$ref": "#/$defs/Tree"},

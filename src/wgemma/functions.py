@@ -37,7 +37,8 @@ class Function:
         schemas, definitions = schemas_of(self.parameters)
         properties = {name: _declared(schema, definitions) for name, schema in schemas.items()}
         for name, description in self.descriptions.items():
-            properties[name].setdefault("description", description)
+            if "description" not in schemas[name]:  # the argument's own; that of its class says less
+                properties[name]["description"] = description
         parameters = {"type": "object", "properties": properties}
         if self.required:
             parameters["required"] = list(self.required)
