@@ -237,7 +237,7 @@ def weather(city: str) -> str:
         ({"tools": [weather], "tool_choice": {"type": "function"}}, "or the name of a tool"),
         ({"parallel_tool_calls": 1}, "it must be True or False"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else " and ".join(given),
 )
 def test_wrong_formats_and_tools_are_refused_at_once(model: wgemma.Model, options: dict[str, Any], words: str) -> None:
     for call in (model.chat, model.achat):

@@ -379,7 +379,10 @@ def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         assert len(str(error)) < 400
 
 
-@pytest.mark.parametrize("name", ["tools", "think", "max_tokens", "thinking_budget", "stop", "cancel", *SAMPLING])
+FORMS = ("format", "tools", "tool_choice", "parallel_tool_calls")
+
+
+@pytest.mark.parametrize("name", [*FORMS, "think", "max_tokens", "thinking_budget", "stop", "cancel", *SAMPLING])
 def test_odd_options_of_a_chat_are_sentences(model: wgemma.Model, name: str) -> None:
     for odd in ODD:
         attempt(model.chat, HELLO, **{"max_tokens": 1, name: odd})

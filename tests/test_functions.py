@@ -223,7 +223,9 @@ DECLARED = {"type": "function", "function": {"name": "other", "parameters": {"ty
 
 def test_functions_and_declarations_mix() -> None:
     assert declarations([google, DECLARED]) == [declaration_of(google), DECLARED]
-    assert declarations(None) is None and declarations("wrong") == "wrong"
+    assert declarations(None) is None
+    with pytest.raises(wgemma.SettingsError, match="must be a list"):
+        declarations("wrong")
     with pytest.raises(wgemma.SettingsError, match=r"tools is a function; write a list, as in tools=\[google\]"):
         declarations(google)
 

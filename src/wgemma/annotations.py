@@ -473,6 +473,8 @@ class _Reader:
         return inner
 
     def _container(self, origin: Any, args: tuple[Any, ...], where: str) -> _Kind | None:
+        if not isinstance(origin, type):
+            return None
         if origin is tuple:
             if args[-1:] not in ((), (Ellipsis,)):
                 return _Fixed([self.read(arg, where) for arg in args])

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, Unpack
 
 from wgemma.checks import called, shown, texts, whole, yes_or_no
+from wgemma.constraints import Wanted
 from wgemma.engine.adapting import ALL, Choice, Setting
 from wgemma.engine.continuing import Piece, pieces
 from wgemma.engine.endings import Ending
@@ -73,19 +74,22 @@ class Answering(Perceiving, Computing):
         self._turns.check()
         request = _followed(self._request(call, max_tokens, stop, sampling), cancel, progress)
         thinks, thinking_budget = thinking(think, thinking_budget)
-        requests = _alternatives(replace(request, thinking_budget=thinking_budget), n)
+        shape, declared = resolve(format), declarations(tools)
+        wanted = Wanted(shape.grammar if shape else None, thinks, request.sampling.logprobs is None)
+        constraint = self._constraints.of(wanted, declared, tool_choice, parallel_tool_calls)
+        request = replace(request, thinking_budget=thinking_budget, constraint=constraint)
+        requests = _alternatives(request, n)
         yes_or_no("shift", shift)
-        shape, tools = resolve(format), declarations(tools)
-        constraint_of(self, shape, tools, tool_choice, parallel_tool_calls, thinks)
 
         def begin(conversation: Chat, messages: Messages) -> list[Parts]:
-            prompt = self._prompt(messages, tools, thinks)
+            prompt = self._prompt(messages, declared, thinks)
             media = {id(piece.media): content_of(piece.media) for piece in prompt if piece.media is not None}
             in_thought = opens_in_thought(prompt)
 
             async def parts(index: int, request: Request) -> Parts:
+                await self._constraints.prepare(request.constraint)
                 replies, turns, placed = conversation._replies, 0, list[Any]()
-                parser = ReplyParser(think=thinks, in_thought=in_thought, tools=tools)
+                parser = ReplyParser(think=thinks, in_thought=in_thought, tools=declared)
                 async with self._turns.take() if media else nullcontext():
                     kept: Sequence[Segment] = prompt
                     if shift:
@@ -157,14 +161,16 @@ class Answering(Perceiving, Computing):
         """Like `_chat`, for prompts; `conversation` remembers what was computed."""
         self._turns.check()
         request = _followed(self._request(call, max_tokens, stop, sampling), cancel, progress)
-        requests = _alternatives(request, n)
         shape = resolve(format)
-        constraint_of(self, shape, None, None, True, False)
+        wanted = Wanted(shape.grammar if shape else None, forces=request.sampling.logprobs is None)
+        constraint = self._constraints.of(wanted)
+        requests = _alternatives(replace(request, constraint=constraint), n)
 
         def begin(prompt: str | Sequence[int]) -> list[Pieces]:
             ids = self._with_bos(prompt) if isinstance(prompt, str) else ids_of(prompt)
 
             async def parts(index: int, request: Request) -> Pieces:
+                await self._constraints.prepare(request.constraint)
                 ready = self._ready(request, ids, adapter, shared=n > 1)
                 keep = partial(conversation._keep, ready.adapter) if conversation and index == 0 else _forget
                 async with aclosing(pieces(self.backend, self.tokenizer, ready, keep)) as items:
@@ -221,30 +227,6 @@ class Answering(Perceiving, Computing):
             own = self._files.params.get("num_predict", -1)
             max_tokens = own if isinstance(own, int) and own > 0 else self.backend.context
         return whole("max_tokens", max_tokens, 0)
-
-
-def constraint_of(
-    model: Answering,
-    format: Format | None,
-    tools: Sequence[Any] | None,
-    tool_choice: str | None,
-    parallel_tool_calls: bool,
-    thinks: bool,
-) -> None:
-    """Checks what an answer must look like and which tools it calls."""
-    yes_or_no("parallel_tool_calls", parallel_tool_calls)
-    if tool_choice is None or (isinstance(tool_choice, str) and tool_choice in ("auto", "none")):
-        return
-    if not isinstance(tool_choice, str) or tool_choice == "any":
-        raise SettingsError(
-            f'tool_choice is {shown(tool_choice)}; it must be "auto", "none", "required" or the name of a tool.'
-        )
-    if not tools:
-        raise SettingsError(f"tool_choice is {shown(tool_choice)}, but there are no tools.")
-    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    if tool_choice != "required" and tool_choice not in names:
-        raise SettingsError(f"tool_choice is {shown(tool_choice)}; there is no such tool, only {shown(names)}.")
 
 
 def _read_by(format: Format | None, item: T) -> T:

@@ -6,15 +6,25 @@ import sys
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
+from wgemma.checks import shown, yes_or_no
 from wgemma.engine.constraint import Alphabet, Constraint
-from wgemma.errors import GrammarError
+from wgemma.errors import GrammarError, SettingsError
 from wgemma.sync import in_event_loop
 from wgemma.text.grammar import Grammar, compile_tools
 from wgemma.text.tokenizer import Tokenizer
 
 _MOST = 64  # constraints kept for the next call, with their masks
+_CHOICES = ("auto", "none", "required")
+
+
+class Wanted(NamedTuple):
+    """What the text of an answer follows, whether it may think, and whether forced text may go without being drawn."""
+
+    text: Grammar | None = None
+    thinks: bool = False
+    forces: bool = True
 
 
 class Constraints:
@@ -28,39 +38,41 @@ class Constraints:
 
     def of(
         self,
-        text: Grammar | None,
-        tools: Sequence[Mapping[str, Any]] | None,
+        wanted: Wanted,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         choice: str | None = None,
-        *,
         parallel: bool = True,
-        thinks: bool = False,
-        forces: bool = True,
     ) -> Constraint | None:
-        """The constraint of an answer whose text follows a grammar, if there is one, and that may call `tools`: as its
-        `choice` says, "auto", "none", "required", or the name of the one to call. None if anything may follow."""
-        if text is None and not tools:
+        """The constraint of an answer that may call `tools`, as its `choice` says: "auto", "none", "required", or the
+        name of the one to call. None if anything may follow."""
+        check_choice(tools, choice)
+        yes_or_no("parallel_tool_calls", parallel)
+        if wanted.text is None and not tools:
             return None
-        declared = _canonical(tools) if tools and choice != "none" else None
-        key = (text, declared, choice, parallel, thinks, forces)
+        key = (wanted, _canonical(tools) if tools else "", choice, parallel)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        named = choice if choice not in (None, "auto", "none", "required") else None
-        constraint = Constraint(
-            self.alphabet,
-            text=text if named is None and choice != "required" else None,
-            calls=compile_tools(tools or (), named) if declared is not None else None,
-            required=choice == "required" or named is not None,
-            parallel=parallel and named is None,
-            thinks=thinks,
-            forces=forces,
-        )
+        constraint = self._make(wanted, tools or (), choice, parallel)
         with self._lock:
             self._kept[key] = constraint
             while len(self._kept) > _MOST:
                 self._kept.popitem(last=False)
         return constraint
+
+    def _make(self, wanted: Wanted, tools: Sequence[Any], choice: str | None, parallel: bool) -> Constraint:
+        named = None if choice in (None, *_CHOICES) else choice
+        required = choice == "required" or named is not None
+        return Constraint(
+            self.alphabet,
+            text=None if required else wanted.text,
+            calls=compile_tools(tools, named) if tools and choice != "none" else None,
+            required=required,
+            parallel=parallel and named is None,
+            thinks=wanted.thinks,
+            forces=wanted.forces,
+        )
 
     def alphabet(self) -> Alphabet:
         """The model's tokens as grammars see them, made when first needed; that takes a moment."""
@@ -69,11 +81,29 @@ class Constraints:
                 self._alphabet = Alphabet(self._tokenizer)
             return self._alphabet
 
-    async def prepare(self) -> None:
-        """Makes the alphabet without keeping an event loop waiting, where there are threads."""
+    async def prepare(self, constraint: Constraint | None) -> None:
+        """Makes the alphabet that a constraint needs, without keeping an event loop waiting where there are threads."""
+        if constraint is None:
+            return
         if self._alphabet is None and in_event_loop() and sys.platform != "emscripten":
             await asyncio.to_thread(self.alphabet)
         self.alphabet()
+
+
+def check_choice(tools: Sequence[Any] | None, choice: Any) -> None:
+    """Raises `SettingsError` for a `tool_choice` that is none."""
+    if choice is None or (isinstance(choice, str) and choice in ("auto", "none")):
+        return
+    if not isinstance(choice, str) or choice == "any":
+        raise SettingsError(
+            f'tool_choice is {shown(choice)}; it must be "auto", "none", "required" or the name of a tool.'
+        )
+    if not tools:
+        raise SettingsError(f"tool_choice is {shown(choice)}, but there are no tools.")
+    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    if choice != "required" and choice not in names:
+        raise SettingsError(f"tool_choice is {shown(choice)}; there is no such tool, only {shown(names)}.")
 
 
 def _canonical(tools: Any) -> str:

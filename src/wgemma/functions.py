@@ -86,12 +86,14 @@ def declaration_of(function: Callable[..., Any]) -> dict[str, Any]:
     return function_of(function).declaration
 
 
-def declarations(tools: Any) -> Any:
+def declarations(tools: Any) -> list[Any] | None:
     """`tools` with functions replaced by their declarations; the template checks the others."""
     if callable(tools):
         raise SettingsError(f"tools is {kind_of(tools)}; write a list, as in tools=[{_name_of(tools)}].")
+    if tools is None:
+        return None
     if not isinstance(tools, list | tuple):
-        return tools
+        raise SettingsError(f"tools is {shown(tools)}; it must be a list of functions or declarations.")
     return [declaration_of(tool) if callable(tool) else tool for tool in tools]
 
 

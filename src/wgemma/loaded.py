@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Self, TypeVar
 
 from wgemma.checks import all_checked
+from wgemma.constraints import Constraints
 from wgemma.engine.backend import Backend
 from wgemma.engine.turns import Turns
 from wgemma.files.gguf import Gguf
@@ -29,6 +30,7 @@ class Loaded(Habitual):
         self._files = files
         self._opened = opened
         self._config = config
+        self._constraints = Constraints(tokenizer)
         self._turns = Turns(self.name, backend.stop, self._free)
         backend.attach(self._turns)
 

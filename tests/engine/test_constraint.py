@@ -13,7 +13,7 @@ import pytest
 
 import wgemma
 from losing import lose_at
-from wgemma.constraints import Constraints
+from wgemma.constraints import Constraints, Wanted
 from wgemma.engine.backend import GpuBackend
 from wgemma.engine.batch import Batch
 from wgemma.engine.constraint import Constraint, State
@@ -83,12 +83,12 @@ def walked(constraint: Constraint, text: str, *, in_thought: bool = False) -> St
 
 
 def test_text_follows_its_grammar_and_calls_theirs(constraints: Constraints) -> None:
-    person = constraints.of(compile_schema(PERSON), None)
+    person = constraints.of(Wanted(compile_schema(PERSON)))
     assert person is not None
     assert walked(person, '{"name": "Bo", "age": 7}<turn|>') == State("over")
     for wrong in ('{"age": 7}', '{"name": "Bo", "age": 7<turn|>', "<|channel>", "<|tool_call>", "<eos>", "Sure"):
         assert walked(person, wrong) is None
-    both = constraints.of(compile_schema(PERSON), [ADD, STOP])
+    both = constraints.of(Wanted(compile_schema(PERSON)), [ADD, STOP])
     assert both is not None
     assert walked(both, '<|tool_call>call:add{a:1,b:<|"|>x<|"|>}<tool_call|><|tool_call>call:stop{}<tool_call|><turn|>')
     assert walked(both, '{"name": "Bo", "age": 7}<turn|>')
@@ -103,7 +103,7 @@ def test_text_follows_its_grammar_and_calls_theirs(constraints: Constraints) -> 
 
 
 def test_a_thought_is_free_and_comes_first(constraints: Constraints) -> None:
-    person = constraints.of(compile_schema(PERSON), None, thinks=True)
+    person = constraints.of(Wanted(compile_schema(PERSON), thinks=True))
     assert person is not None
     assert walked(person, '<|channel>thought\nLet me see. {"no<channel|>{"name": "Bo", "age": 7}<turn|>')
     assert walked(person, 'yes?<channel|>{"name": "Bo", "age": 7}<turn|>', in_thought=True)
@@ -112,8 +112,8 @@ def test_a_thought_is_free_and_comes_first(constraints: Constraints) -> None:
 
 
 def test_the_choice_of_tools(constraints: Constraints) -> None:
-    def following(text: str, choice: str | None, **options: Any) -> State | None:
-        constraint = constraints.of(None, [ADD, STOP], choice, **options)
+    def following(text: str, choice: str | None, *, thinks: bool = False, parallel: bool = True) -> State | None:
+        constraint = constraints.of(Wanted(thinks=thinks), [ADD, STOP], choice, parallel)
         assert constraint is not None
         return walked(constraint, text)
 
@@ -136,9 +136,9 @@ def test_the_choice_of_tools(constraints: Constraints) -> None:
 
 def test_a_mask_is_what_the_steps_allow(constraints: Constraints) -> None:
     vocab = len(constraints.alphabet().texts)
-    both = constraints.of(compile_schema(PERSON), [ADD, STOP], thinks=True)
-    auto, none = constraints.of(None, [ADD, STOP], parallel=False), constraints.of(None, [ADD], "none")
-    required = constraints.of(None, [ADD], "required")
+    both = constraints.of(Wanted(compile_schema(PERSON), thinks=True), [ADD, STOP])
+    auto, none = constraints.of(Wanted(), [ADD, STOP], parallel=False), constraints.of(Wanted(), [ADD], "none")
+    required = constraints.of(Wanted(), [ADD], "required")
     assert both and auto and none and required
     beginnings = ("", "<|channel>Hm", "<|channel>Hm<channel|>", '{"', '{"name": "Bo', "<|tool_call>call:", '{"name": "')
     found = 0
@@ -154,19 +154,19 @@ def test_a_mask_is_what_the_steps_allow(constraints: Constraints) -> None:
 
 def test_forced_text_is_canonical_and_leaves_its_last_token(constraints: Constraints) -> None:
     tokenizer = constraints.alphabet().tokenizer
-    person, named = constraints.of(compile_schema(PERSON), None), constraints.of(None, [ADD], "add")
+    person, named = constraints.of(Wanted(compile_schema(PERSON))), constraints.of(Wanted(), [ADD], "add")
     assert person is not None and named is not None
     start = person.start(in_thought=False)
     assert start is not None
     whole = tokenizer.encode('{"name": "')
     assert person.forced(start, 99) == whole[:-1]
     assert person.forced(start, 3) == whole[:3]
-    quiet = constraints.of(compile_schema(PERSON), None, forces=False)
+    quiet = constraints.of(Wanted(compile_schema(PERSON), forces=False))
     assert quiet is not None and quiet.forced(start, 99) == []
     begun = named.start(in_thought=False)
     assert begun is not None
     assert tokenizer.decode(named.forced(begun, 99)).startswith("<|tool_call>call:add{a")
-    only = constraints.of(compile_choice(["certainly, without any doubt"]), None)
+    only = constraints.of(Wanted(compile_choice(["certainly, without any doubt"])))
     assert only is not None
     ids = only.forced(State("ready", only.text.start if only.text else None), 99)
     assert tokenizer.decode(ids[:-1]) == "certainly, without any doubt"
@@ -241,7 +241,7 @@ def test_the_distribution_is_the_defined_one(compact: NativeDevice, settings: st
 
 
 def test_greedy_is_the_likeliest_of_what_is_allowed(model: wgemma.Model, constraints: Constraints) -> None:
-    person = constraints.of(compile_schema(PERSON), None, forces=False)
+    person = constraints.of(Wanted(compile_schema(PERSON), forces=False))
     assert person is not None
     request = request_of(model, person, temperature=0)
     tokens = tokens_of(model, request)
@@ -260,7 +260,7 @@ def test_greedy_is_the_likeliest_of_what_is_allowed(model: wgemma.Model, constra
 
 def test_the_same_seed_draws_the_same_alone_and_among_others(model: wgemma.Model, constraints: Constraints) -> None:
     grammar = compile_regex("[a-m]{3,9}( [n-z]+){1,4}")
-    shared = constraints.of(grammar, None)
+    shared = constraints.of(Wanted(grammar))
     requests = [request_of(model, shared, 60, seed=seed, temperature=1.5) for seed in range(6)]
     alone = [[token.id for token in tokens_of(model, request)] for request in requests]
     streams = [model.backend.generate(request) for request in requests]
@@ -274,7 +274,7 @@ def test_the_same_seed_draws_the_same_alone_and_among_others(model: wgemma.Model
 
 
 def test_a_format_that_the_settings_rule_out_ends_its_own(model: wgemma.Model, constraints: Constraints) -> None:
-    yes = constraints.of(compile_regex("y{3}|n{3}"), None)
+    yes = constraints.of(Wanted(compile_regex("y{3}|n{3}")))
     never = {
         token: float("-inf") for token, text in enumerate(constraints.alphabet().texts) if text and text[0] in b"yn"
     }
@@ -289,7 +289,7 @@ def test_others_go_on_while_a_mask_is_found(
     model: wgemma.Model, constraints: Constraints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One slice of it at a time."""
-    person = constraints.of(compile_schema(PERSON), None)
+    person = constraints.of(Wanted(compile_schema(PERSON)))
     assert person is not None
     real, slices = person.masking, 0
 
@@ -320,7 +320,7 @@ def test_others_go_on_while_a_mask_is_found(
 @pytest.mark.parametrize("moment", ["turn", "_catch_up"])
 def test_a_lost_device_does_not_lose_the_place(blob: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     with wgemma.load(blob) as own:
-        person = Constraints(own.tokenizer).of(compile_schema(PERSON), None)
+        person = Constraints(own.tokenizer).of(Wanted(compile_schema(PERSON)))
         request = request_of(own, person, seed=4)
         expected = [token.id for token in tokens_of(own, request)]
         stream = own.backend.generate(request)
@@ -332,7 +332,7 @@ def test_a_lost_device_does_not_lose_the_place(blob: Path, monkeypatch: pytest.M
 
 
 def test_limits_cut_an_answer(model: wgemma.Model, constraints: Constraints) -> None:
-    person = constraints.of(compile_schema(PERSON), None)
+    person = constraints.of(Wanted(compile_schema(PERSON)))
     whole = tokens_of(model, request_of(model, person, seed=4))
     for most in range(1, len(whole)):
         cut = tokens_of(model, request_of(model, person, most, seed=4))
@@ -342,7 +342,7 @@ def test_limits_cut_an_answer(model: wgemma.Model, constraints: Constraints) -> 
 def test_numpy_and_the_gpu_choose_the_same(blob: Path, model: wgemma.Model, constraints: Constraints) -> None:
     with wgemma.load(blob, device="reference") as slow:
         for grammar in (compile_schema(PERSON), compile_regex("[a-f]+ (x|yy|zzz){2}")):
-            constraint = constraints.of(grammar, None)
+            constraint = constraints.of(Wanted(grammar))
             answers = [tokens_of(which, request_of(which, constraint, 40, temperature=0)) for which in (slow, model)]
             assert [token.id for token in answers[0]] == [token.id for token in answers[1]]
             assert [token.origin for token in answers[0]] == [token.origin for token in answers[1]]

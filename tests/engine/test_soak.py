@@ -11,7 +11,7 @@ import pytest
 from one_sequence import engine_on
 from random_towers import RandomTowers
 from soak import Soak
-from wgemma.constraints import Constraints
+from wgemma.constraints import Constraints, Wanted
 from wgemma.engine.adapting import BARE, Adapters, Setting
 from wgemma.engine.constraint import Constraint
 from wgemma.engine.options import Options, most_pages
@@ -55,11 +55,11 @@ def constraints(tokenizer: Tokenizer) -> list[Constraint]:
     person = {"type": "object", "properties": {"a long name": {"enum": [1, 2]}, "texts": texts}, "required": ["texts"]}
     tool = {"type": "function", "function": {"name": "find", "parameters": person}}
     made = [
-        known.of(compile_schema(person), None),
-        known.of(compile_schema(person), None, forces=False),
-        known.of(compile_regex("(a|bc|[^x-z]{2,5})*"), None, thinks=True),
-        known.of(None, [tool], "required"),
-        known.of(None, [tool]),
+        known.of(Wanted(compile_schema(person))),
+        known.of(Wanted(compile_schema(person), forces=False)),
+        known.of(Wanted(compile_regex("(a|bc|[^x-z]{2,5})*"), thinks=True)),
+        known.of(Wanted(), [tool], "required"),
+        known.of(Wanted(), [tool]),
     ]
     return [constraint for constraint in made if constraint is not None]
 
