@@ -237,7 +237,15 @@ class Constraint:
         text = grammar.forced(state)
         after = grammar.advance_all(state, text)
         assert after is not None
-        tokens = self.alphabet.tokenizer.encode(text.decode("utf-8", "ignore")) if text else []
+        tokens = self.alphabet.tokenizer.encode(_characters(text))
         following = grammar.allowed(after)
         marked = following.bit_length() > 256 and following == 1 << following.bit_length() - 1 and not after.accepts
         return tokens if grammar.only_ends(after) or marked else tokens[:-1]
+
+
+def _characters(text: bytes) -> str:
+    """The whole characters at the start of `text`; none if it begins within one."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as problem:
+        return text[: problem.start].decode()
