@@ -77,7 +77,7 @@ def resolve(format: Any) -> Format | None:
 def _of_annotation(annotation: Any) -> Format:
     known = Annotation(annotation, "format")
     grammar = compile_schema(known.schema())
-    return Format(grammar, lambda text: known.build(_json(text)))
+    return Format(grammar, lambda text: known.build(_json(text), "the answer"))
 
 
 def _compiled(format: Regex | Choice | Grammar) -> Compiled:

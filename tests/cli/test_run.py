@@ -233,6 +233,16 @@ def test_what_a_format_parses_is_part_of_the_json(
         assert record.get("parsed") == parsed and ("parsed" in record) == bool(format) and printed.err == ""
 
 
+def test_the_embedded_model_answers_in_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(
+        json.dumps({"type": "array", "prefixItems": [{"enum": ["yes", "no"]}], "items": False, "minItems": 1})
+    )
+    assert run_here(["run", "Is it late?", "--format", str(path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["parsed"] in (["yes"], ["no"]) and json.loads(record["text"]) == record["parsed"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
