@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
     """Mappings other than dicts are objects, too."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"it has {kind_of(value)} in it")
+    raise TypeError(f"{kind_of(value)} is not JSON")
 
 
 # -- what was compiled before
