@@ -171,13 +171,13 @@ async def _adapters(gguf: Gguf, config: Config, loading: Loading) -> Adapters:
     return beside
 
 
-def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
-    """A model's local file; a URL is downloaded first, and the download kept."""
-    if isinstance(file, Path):
+def _on_disk(file: str | Path | tuple[Path, ...], progress: Callable[[int], None]) -> Path | tuple[Path, ...]:
+    """A model's local files; a URL is downloaded first, and the download kept."""
+    if not isinstance(file, str):
         return file
-    from wgemma.files.download import download
+    from wgemma.files.download import download_parts
 
-    return download(file, progress=progress)
+    return download_parts(file, progress=progress)
 
 
 async def _backend(

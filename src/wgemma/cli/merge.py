@@ -100,8 +100,13 @@ def _report(options: argparse.Namespace, model: str, adapter: str, changed: int,
         print(f"{options.output} is {model} with {adapter}: {counts}, {human_bytes(size)}.")
 
 
-def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path, *, replace: bool) -> int:
+def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple[Path, ...], *, replace: bool) -> int:
     """The size of the new file; raises if it cannot or must not be written."""
+    if gguf.parts > 1:
+        raise Error(
+            f"{gguf.source.name} is in {gguf.parts} parts, and merge wants a single file. "
+            "Join them first: llama-gguf-split --merge FIRST-PART OUT.gguf"
+        )
     for name in changes:
         tensor = gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
         if tensor.type not in QUANTIZERS:

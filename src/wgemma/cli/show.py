@@ -68,6 +68,7 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
         "towers": _towers(files, gguf),
         "params": files.params,
         "system": files.system,
+        "parts": gguf.parts,
         "projectors": files.projectors,
         "adapters": files.adapters,
     }
@@ -136,6 +137,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "layers × width": f"{facts['layers']} × {facts['width']}",
         "vocabulary": facts["vocabulary"],
         "weights": types,
+        "parts": gguf.parts if gguf.parts > 1 else None,
         "prompt": f"{style} form" if style != "none" else "none: wgemma runs gemma4 models only",
         **{f"{tower['sense']} tower": _described(tower) for tower in facts["towers"]},
         "capabilities": ", ".join(facts.get("capabilities", ())),

@@ -4,11 +4,10 @@ Blobs in the Ollama store are named by their checksum; wgemma knows that of the 
 """
 
 import argparse
-from pathlib import Path
 
 from wgemma.checks import counted
 from wgemma.cli.output import human_bytes, progress
-from wgemma.embedded import NAME, SHA256
+from wgemma.embedded import NAME, SHA256, embedded_model
 from wgemma.errors import SourceError
 from wgemma.files.locate import locate
 from wgemma.files.ollama import ManifestLayer, Store, sha256
@@ -38,7 +37,9 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def _verify_embedded() -> None:
-    path = Path(locate(None).model)
+    locate(None)  # raises if it is not there
+    path = embedded_model()
+    assert path is not None
     size = path.stat().st_size
     with progress(f"hashing {NAME}", size) as bar:
         digest = sha256(path, bar)

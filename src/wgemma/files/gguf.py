@@ -1,24 +1,26 @@
 """Reads GGUF files: metadata and the tensor table, never the tensors themselves.
 
-One reader serves models, projectors, adapters and drafters, from any source. Files are treated as hostile: every count,
-length, offset, type and name is checked against the bytes actually there before it is used, in Python's exact integers.
-Anything wrong raises a `GgufError` that names the offset, and nothing else; time and memory stay within a small
-multiple of the header's size.
+One reader serves models, projectors, adapters and drafters, from any source, whole or in parts. Files are treated as
+hostile: every count, length, offset, type and name is checked against the bytes actually there before it is used, in
+Python's exact integers. Anything wrong raises a `GgufError` that names the offset, and nothing else; time and memory
+stay within a small multiple of the header's size.
 """
 
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, TypeVar, overload
 
-from wgemma.errors import CutOff, GgufError
+from wgemma.errors import CutOff, GgufError, SourceError
+from wgemma.files.parts import JoinedSource, beside, in_order, part_count
 from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED_NAMES, BlockFormat
-from wgemma.files.sources import Buffer, Source, open_source
+from wgemma.files.sources import Buffer, NoRanges, Source, open_source
 from wgemma.sync import run
 
 T = TypeVar("T")
@@ -191,12 +193,25 @@ class Gguf:
 
     @classmethod
     def open(cls, target: Any) -> "Gguf":
-        """Opens `target`: a path, an http(s) URL, bytes or a `Source`."""
+        """Opens `target`: a path, an http(s) URL, bytes or a `Source`. Of a file in parts, any one path or URL will do;
+        a list names all of them."""
         return run(cls.aopen(target))
 
     @classmethod
     async def aopen(cls, target: Any) -> "Gguf":
         """`open`, for code that runs in an event loop."""
+        given = list(target) if isinstance(target, list | tuple) else [target]
+        with ExitStack() as unless_opened:
+            opened = [unless_opened.enter_context(await cls._alone(one)) for one in given]
+            if len(given) == 1:
+                for other in opened[0]._others(given[0]):
+                    opened.append(unless_opened.enter_context(await cls._beside(other, opened[0])))
+            whole = opened[0] if len(opened) == 1 else _joined(opened)
+            unless_opened.pop_all()
+            return whole
+
+    @classmethod
+    async def _alone(cls, target: Any) -> "Gguf":
         source = open_source(target)
         try:
             return cls(source, *await _read_header(source))
@@ -206,6 +221,30 @@ class Gguf:
         except BaseException:
             source.close()
             raise
+
+    @classmethod
+    async def _beside(cls, target: Any, first: "Gguf") -> "Gguf":
+        try:
+            return await cls._alone(target)
+        except NoRanges:
+            raise
+        except SourceError as error:
+            count = part_count(first.metadata)
+            raise SourceError(f"{first.source.name} is one of {count} parts, and one is missing. {error}") from None
+
+    def _others(self, target: Any) -> list[Any]:
+        """The parts of this file besides itself."""
+        try:
+            count = part_count(self.metadata)
+            number = self.metadata.get("split.no")
+            return [] if count == 1 else [part for i, part in enumerate(beside(target, count)) if i != number]
+        except GgufError as error:
+            raise GgufError(f"{self.source.name}: {error}") from None
+
+    @property
+    def parts(self) -> int:
+        """How many files it consists of."""
+        return len(self.source.parts) if isinstance(self.source, JoinedSource) else 1
 
     def read(self, name: str) -> bytes:
         """All bytes of the tensor `name`, for tools and tests; the engine streams `source` instead."""
@@ -243,6 +282,21 @@ class Gguf:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _joined(parts: Sequence[Gguf]) -> Gguf:
+    """One file of all its parts, which may be in any order."""
+    order = in_order(
+        [part.source.name for part in parts], [part.metadata for part in parts], [part.tensors for part in parts]
+    )
+    parts = [parts[i] for i in order]
+    source = JoinedSource([part.source for part in parts])
+    tensors = {
+        name: replace(tensor, offset=start + tensor.offset)
+        for start, part in zip(source.starts, parts, strict=True)
+        for name, tensor in part.tensors.items()
+    }
+    return Gguf(source, parts[0].version, parts[0].metadata, tensors)
 
 
 class _Short(Exception):
@@ -336,7 +390,6 @@ async def _read_header(source: Source) -> tuple[int, dict[str, Any], dict[str, T
         if key in metadata:
             raise cursor.fail(f"the key {key!r:.80} appears twice.", start)
         metadata[key] = value
-    _refuse_part(metadata)
     alignment = _alignment(metadata, cursor)
     found: dict[str, Tensor] = {}
     for _ in range(tensor_count):
@@ -456,17 +509,6 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
         )
     offset = cursor.number(_U64, f"the offset of {name!r}")
     return Tensor(name, shape, block.name, offset, block.row_nbytes(shape[0]) * prod(shape[1:]))
-
-
-def _refuse_part(metadata: dict[str, Any]) -> None:
-    parts = metadata.get("split.count", 1)
-    if isinstance(parts, int) and parts > 1:
-        number = metadata.get("split.no")
-        place = f"part {number + 1}" if isinstance(number, int) else "one part"
-        raise GgufError(
-            f"this is {place} of a GGUF split into {parts} files (split.count). "
-            "Join them first: llama-gguf-split --merge FIRST-PART OUT.gguf"
-        )
 
 
 def _alignment(metadata: dict[str, Any], cursor: _Cursor) -> int:

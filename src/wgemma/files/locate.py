@@ -20,10 +20,11 @@ DEFAULT_PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 64, "top_p": 0.95
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files and settings of one model. `stored` is its entry in Ollama's store, if it comes from there."""
+    """The files and settings of one model. `stored` is its entry in Ollama's store, if it comes from there. `model` is
+    a path or URL; of a file in parts it is any one of them, or the paths of all."""
 
     name: str
-    model: str | Path
+    model: str | Path | tuple[Path, ...]
     projectors: list[Path] = field(default_factory=list)
     adapters: list[Path] = field(default_factory=list)
     drafts: list[Path] = field(default_factory=list)
@@ -64,7 +65,7 @@ def locate(target: str | Path | None) -> ModelFiles:
         raise
     return ModelFiles(
         name=str(stored.name),
-        model=stored.model,
+        model=stored.files,
         projectors=stored.projectors,
         adapters=stored.adapters,
         drafts=stored.drafts,

@@ -278,7 +278,17 @@ class StoredModel:
 
     @property
     def model(self) -> Path:
-        """The GGUF file itself."""
+        """The GGUF file itself, or the first of its parts."""
+        return self._model[0]
+
+    @property
+    def files(self) -> Path | tuple[Path, ...]:
+        """The GGUF file, or all of its parts."""
+        paths = self._model
+        return paths[0] if len(paths) == 1 else tuple(paths)
+
+    @property
+    def _model(self) -> list[Path]:
         if self._form != "gguf":
             raise StoreError(
                 f"{self.name} is stored as {self._form!r:.80}; wgemma reads GGUF only.", "unsupported_format"
@@ -286,7 +296,7 @@ class StoredModel:
         paths = self._paths("model")
         if not paths:
             raise StoreError(f"{self.name} has no model layer. `ollama pull {self.name}` again.", "no_model_layer")
-        return paths[0]
+        return paths
 
     @property
     def _form(self) -> Any:
@@ -294,7 +304,7 @@ class StoredModel:
 
     def open(self) -> Gguf:
         """The model's GGUF, if it is a Gemma 4."""
-        gguf = Gguf.open(self.model)
+        gguf = Gguf.open(self.files)
         architecture = gguf.metadata.get("general.architecture")
         if architecture != "gemma4":
             gguf.close()
@@ -366,8 +376,8 @@ class StoredModel:
         """Ollama's capability names: completion, vision and audio if there is a tower, tools, thinking."""
         found = ["completion"]
         headers = []
-        for path in (self.model, *self.projectors):
-            with Gguf.open(path) as gguf:
+        for files in (self.files, *self.projectors):
+            with Gguf.open(files) as gguf:
                 headers.append(gguf.metadata)
         for sense in ("vision", "audio"):
             keys = (f"gemma4.{sense}.block_count", f"clip.has_{sense}_encoder")
@@ -377,9 +387,9 @@ class StoredModel:
 
     def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
         """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
-        model itself is not there."""
-        if self._form == "gguf":
-            _ = self.model  # raises
+        model itself is not there, and `GgufError` if its parts do not fit."""
+        if self._form == "gguf" and isinstance(self.files, tuple):
+            Gguf.open(self.files).close()
         for layer in self.blobs:
             path = self._path(layer)
             expected = _DIGEST.fullmatch(layer.digest)

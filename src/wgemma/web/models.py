@@ -16,6 +16,7 @@ from wgemma.errors import Error, ModelError, SourceError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import DEFAULT_PARAMS, ModelFiles, locate
 from wgemma.files.ollama import Store
+from wgemma.files.parts import part_names, whole_name
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
 
@@ -35,14 +36,22 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """One model: its file, and its entry in models.json."""
+class OfferedFile:
+    """A model's file, or one of its parts."""
 
     path: Path
-    id: str
-    name: str
     digest: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One model: its files, and its entry in models.json. If there are several files, the page gets the address of the
+    first and finds the others by their names."""
+
+    parts: tuple[OfferedFile, ...]
+    id: str
+    name: str
     quantisation: str
     parameters: int
     capabilities: list[str]
@@ -51,8 +60,29 @@ class Offer:
     embedded: bool
 
     @property
+    def digest(self) -> str:
+        """The model's SHA-256; empty if it is in parts."""
+        return self.parts[0].digest if len(self.parts) == 1 else ""
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> dict[str, OfferedFile]:
+        """The model's files by id."""
+        count = len(self.parts)
+        name = self.id.removesuffix(".gguf")
+        ids = [f"{name}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)] if count > 1 else [self.id]
+        return dict(zip(ids, self.parts, strict=True))
+
+    @property
+    def urls(self) -> dict[str, OfferedFile]:
+        return {f"models/{id}": file for id, file in self.files.items()}
+
+    @property
     def url(self) -> str:
-        return f"models/{self.id}"
+        return next(iter(self.urls))
 
     def record(self) -> dict[str, Any]:
         """The entry in models.json: facts to choose by, and the model's own settings and system prompt."""
@@ -72,7 +102,7 @@ def stored_offers(store: Store) -> list[Offer]:
     for model in store.models():
         try:
             params = {**DEFAULT_PARAMS, **model.params}
-            files = ModelFiles(str(model.name), model.model, params=params, system=model.system, stored=model)
+            files = ModelFiles(str(model.name), model.files, params=params, system=model.system, stored=model)
             offers.append(_offer(files))
         except (Error, OSError):
             continue
@@ -83,7 +113,7 @@ def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
     """The offers in order; if two names give the same id, the second one uses its hash."""
     table: dict[str, Offer] = {}
     for offer in offers:
-        fresh = replace(offer, id=f"{offer.digest}.gguf") if offer.id in table else offer
+        fresh = replace(offer, id=f"{offer.parts[0].digest}.gguf") if offer.id in table else offer
         table.setdefault(fresh.id, fresh)
     return table
 
@@ -91,27 +121,29 @@ def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
 def offer_of(target: str) -> Offer:
     """The model a user names: from the store, or a .gguf file."""
     files = locate(target)
-    if not isinstance(files.model, Path):
+    if isinstance(files.model, str):
         raise SourceError(f"{target} is on the web. Download it and pass the .gguf file.")
     return _offer(files)
 
 
 def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
-    path = Path(files.model)
-    stat = path.stat()
-    facts = _facts(path, stat.st_mtime_ns, stat.st_size)
+    assert not isinstance(files.model, str)
+    paths = files.model if isinstance(files.model, tuple) else _all_parts(files.model)
+    stamps = [(stat.st_mtime_ns, stat.st_size) for stat in (path.stat() for path in paths)]
+    facts = _facts(paths, tuple(stamps))
     stored = files.stored
     label = str(stored.details["quantization_level"]) if stored else ""
-    name = files.name if stored or embedded else path.stem
+    name = files.name if stored or embedded else Path(whole_name(paths[0].name)).stem
     # Same as `StoredModel.capabilities`, without reading the file again for every listing.
     manners = ["tools", "thinking"] if stored is None or stored.config.get("parser") == "gemma4" else []
     return Offer(
-        path=path,
+        parts=tuple(
+            # A blob in the store is named by its hash.
+            OfferedFile(path, path.name.removeprefix("sha256-").lower() if stored else _hash(path, *stamp), stamp[1])
+            for path, stamp in zip(paths, stamps, strict=True)
+        ),
         id=re.sub(r"[^A-Za-z0-9._-]", "-", name) + ".gguf",  # also a valid file name
         name=name,
-        # A blob in the store is named by its hash.
-        digest=path.name.removeprefix("sha256-").lower() if stored else _hash(path, stat.st_mtime_ns, stat.st_size),
-        size=stat.st_size,
         quantisation=label if re.fullmatch(r"[A-Za-z0-9_.+-]{1,20}", label) else facts.quantisation,
         parameters=facts.parameters,
         capabilities=["completion", *facts.senses, *manners],
@@ -123,6 +155,12 @@ def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
         system=files.system,
         embedded=embedded,
     )
+
+
+def _all_parts(path: Path) -> tuple[Path, ...]:
+    """The file, or all parts of it in order."""
+    with Gguf.open(path) as gguf:
+        return tuple(path.with_name(name) for name in part_names(path.name)) if gguf.parts > 1 else (path,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +179,10 @@ def _hash(path: Path, modified: int, size: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, modified: int, size: int) -> Facts:
-    with Gguf.open(path) as gguf:
+def _facts(paths: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> Facts:
+    with Gguf.open(paths) as gguf:
         if gguf.metadata.get("general.architecture") != "gemma4":
-            raise ModelError(f"{path.name} is not a gemma4 model, and the page can run only those.")
+            raise ModelError(f"{paths[0].name} is not a gemma4 model, and the page can run only those.")
         kind = gguf.metadata.get("general.file_type")
         label = FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
         senses = tuple(sense for sense, there in (("vision", has_vision), ("audio", has_audio)) if there(gguf))
