@@ -137,7 +137,7 @@ HOSTILE = {
     # splits
     "one part of several": (
         write_gguf({"split.no": 1, "split.count": 3}),
-        r"one of 3 parts \(split.count\).*end in -00001-of-00003.gguf",
+        r"one of 3 parts \(split.count\). Open all of them together",
     ),
 }  # fmt: skip
 

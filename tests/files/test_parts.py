@@ -64,7 +64,7 @@ def renumbered(data: bytes, **numbers: int) -> bytes:
 
 BAD: dict[str, tuple[Callable[[list[bytes]], Sequence[bytes]], str]] = {
     "one is missing": (lambda p: p[:2], "3 parts, and part 3 is missing"),
-    "one alone, without a name": (lambda p: p[1:2], "name does not say what the others"),
+    "one alone, without a name": (lambda p: p[1:2], "Open all of them together"),
     "one is doubled": (lambda p: [p[0], p[1], p[1]], "are both part 2 of 3"),
     "one is from fewer parts": (
         lambda p: [p[0], renumbered(p[1], split_count=2), p[2]],

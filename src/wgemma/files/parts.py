@@ -67,7 +67,7 @@ def beside(target: Any, count: int) -> list[Any]:
         path = Path(target)
         found = [path.with_name(name) for name in part_names(path.name)]
     else:
-        found = []
+        raise GgufError(f"this is one of {count} parts ({_COUNT}). Open all of them together.")
     if len(found) != count:
         raise GgufError(
             f"this is one of {count} parts ({_COUNT}), and its name does not say what the others are called. "
