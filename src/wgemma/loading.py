@@ -46,12 +46,12 @@ class Loading:
 
 @checked
 def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
-    """Loads the model `target`: an Ollama name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
+    """Loads the model `target`: a model's name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
 
     Options:
         device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
         context: the most tokens of prompt and reply together; by default as many as the model allows,
-            or its `num_ctx` in the Ollama store.
+            or its own `num_ctx`.
         kv: the type of the KV cache, "f16" (the default) or "f32".
         precision: "exact" (the default), or "fast": products of a few rows take 8-bit inputs, those around attention
             16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.

@@ -104,21 +104,6 @@ def test_a_name_longer_than_a_file_name_may_be_is_just_not_there(data: Path) -> 
     assert reason(lambda: Store(data / "ollama-store").model("h" * 300 + "/ns/model:tag")) == "not_found"
 
 
-def test_an_unknown_name_suggests_the_nearest(data: Path) -> None:
-    with pytest.raises(StoreError, match=r"gemma4:tinny is not in the Ollama store\. Did you mean gemma4:tiny"):
-        Store(data / "ollama-store").model("gemma4:tinny")
-
-
-def test_an_unknown_name_that_is_like_no_other_points_to_the_list(data: Path) -> None:
-    with pytest.raises(StoreError, match=r"store\. `wgemma list` shows what is there"):
-        Store(data / "ollama-store").model("zzzzzzzzzzzzzzzz/qqqqqqqqqqqqqqqqqqqqqqqqqqqq:x")
-
-
-def test_an_empty_store_says_how_to_fill_it(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"which is empty\. `ollama pull gemma4:e2b` gets it"):
-        Store(tmp_path).model("gemma4:e2b")
-
-
 # -- what is expected of the miniature store
 
 
@@ -194,7 +179,7 @@ def test_a_service_folder_that_may_not_be_looked_at_is_passed_over(
 
 
 def test_the_folder_of_nobody_is_an_empty_store() -> None:
-    with pytest.raises(StoreError, match="not in the Ollama store ~nobody-of-that-name/models, which is empty"):
+    with pytest.raises(StoreError, match="gemma4:latest is not in ~nobody-of-that-name/models"):
         Store("~nobody-of-that-name/models").model("gemma4")
 
 

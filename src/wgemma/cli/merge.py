@@ -39,7 +39,7 @@ SLAB = 32 << 20  # bytes of float32 worked on at a time
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("merge", help="merge an adapter into a new model file")
-    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help="a model's name, a .gguf path or an http(s) URL")
     verb.add_argument("adapter", metavar="ADAPTER", help="a PEFT folder or a .gguf adapter")
     verb.add_argument("-o", "--output", metavar="FILE", type=user_path, required=True, help="write to this file")
     verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="scale the adapter (default: 1)")

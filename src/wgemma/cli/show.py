@@ -75,6 +75,7 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
     if files.stored:
         stored = files.stored
         summary |= {
+            "store": stored.store.root,
             "size": stored.size,
             "digest": stored.digest,
             "capabilities": stored.capabilities,
@@ -141,6 +142,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "prompt": f"{style} form" if style != "none" else "none: wgemma runs gemma4 models only",
         **{f"{tower['sense']} tower": _described(tower) for tower in facts["towers"]},
         "capabilities": ", ".join(facts.get("capabilities", ())),
+        "store": facts.get("store"),
         "made from": facts.get("parent"),
         "projectors": ", ".join(path.name for path in files.projectors),
         "adapters": ", ".join(path.name for path in files.adapters),

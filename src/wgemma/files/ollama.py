@@ -1,4 +1,4 @@
-"""Ollama's store on disk: names, manifests, and the blobs they point to. Strictly read-only.
+"""A store in Ollama's layout: names, manifests, and the blobs they point to. Nothing here writes.
 
 The store is treated as hostile: names and digests are validated before they become paths, and only regular files inside
 the store are read.
@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -100,25 +99,31 @@ class ManifestLayer:
 
 
 class Store:
-    """A folder of manifests and blobs."""
+    """A folder of manifests and blobs. `owner` is the command that fills it: `ollama` or `wgemma`."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], owner: str = "ollama") -> None:
         self.root = user_path(root, lambda message: StoreError(message, "not_found"))
+        self.owner = owner
         try:
             self._real_root = self.root.resolve()
         except (OSError, RuntimeError) as error:
             raise StoreError(
-                f"{root} cannot be an Ollama store: {error} Set OLLAMA_MODELS to its folder.", "not_found"
+                f"{root} cannot be a model store: {error} Set {self.variable} to its folder.", "not_found"
             ) from None
 
     @classmethod
     def find(cls) -> "Store":
-        """The store in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
+        """Ollama's store: in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
         if chosen := os.environ.get("OLLAMA_MODELS"):
             return cls(chosen)
         users = cls("~/.ollama/models")
         service_only = S_ISDIR(mode(SERVICE_FOLDER)) and not S_ISDIR(mode(users.root / "manifests"))
         return cls(SERVICE_FOLDER) if service_only else users
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that says where the store is."""
+        return f"{self.owner.upper()}_MODELS"
 
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
@@ -140,8 +145,8 @@ class Store:
             next((self.root / "manifests").iterdir(), None)
         except PermissionError:
             raise StoreError(
-                f"you do not have permission to read the Ollama store {self.root}. Join its group (often `ollama`), or "
-                "set OLLAMA_MODELS to another store.",
+                f"you do not have permission to read the model store {self.root}. Join its group (often `ollama`), or "
+                f"set {self.variable} to another store.",
                 "not_found",
             ) from None
         except OSError:
@@ -168,22 +173,12 @@ class Store:
         return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
 
     def model(self, name: str | Name) -> "StoredModel":
-        """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
+        """The model of that name; the `StoreError` says what is wrong with it."""
         parsed = Name.parse(name) if isinstance(name, str) else name
         path = self._manifest(parsed)
         if not S_ISREG(mode(path)):
-            raise StoreError(self._unknown(parsed), "not_found")
+            raise StoreError(f"{parsed} is not in {self.root}.", "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
-
-    def _unknown(self, name: Name) -> str:
-        present = [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
-        if not present:
-            return f"{name} is not in the Ollama store {self.root}, which is empty. `ollama pull {name}` gets it."
-        near = get_close_matches(str(name), present, n=3, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        return (
-            f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there; `ollama pull {name}` gets it."
-        )
 
     def blob(self, digest: str) -> Path:
         """The path of a blob, checked to be a regular file inside the store."""
@@ -192,7 +187,7 @@ class Store:
             raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
         path = self.root / "blobs" / f"sha256-{match[1]}"
         if not mode(path):
-            raise StoreError(f"the blob {path.name} is missing. `ollama pull` the model again.", "missing_blob")
+            raise StoreError(f"the blob {path.name} is missing. `{self.owner} pull` the model again.", "missing_blob")
         self._check_inside(path)
         return path
 
@@ -260,6 +255,10 @@ class StoredModel:
         return texts
 
     @property
+    def _again(self) -> str:
+        return f"`{self.store.owner} pull {self.name}` again."
+
+    @property
     def details(self) -> dict[str, Any]:
         """Format, family, size and quantisation, as Ollama names them."""
         families = self.config.get("model_families")
@@ -295,7 +294,7 @@ class StoredModel:
             )
         paths = self._paths("model")
         if not paths:
-            raise StoreError(f"{self.name} has no model layer. `ollama pull {self.name}` again.", "no_model_layer")
+            raise StoreError(f"{self.name} has no model layer. {self._again}", "no_model_layer")
         return paths
 
     @property
@@ -396,8 +395,7 @@ class StoredModel:
             digest = sha256(path, partial(progress, layer))
             if expected is None or digest != expected[1].lower():
                 raise StoreError(
-                    f"{path.name} is damaged: its bytes hash to {digest}. "
-                    f"Delete it and `ollama pull {self.name}` again.",
+                    f"{path.name} is damaged: its bytes hash to {digest}. Delete it and {self._again}",
                     "bad_digest",
                 )
 
@@ -419,7 +417,7 @@ def _json(data: bytes, what: str) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        raise StoreError(f"{what} is {error}. `ollama pull` the model again.", "bad_manifest") from None
+        raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
 
 
 def _is(kind: str, value: Any) -> bool:
@@ -436,14 +434,14 @@ def _is(kind: str, value: Any) -> bool:
 def _json_object(data: bytes, what: str) -> dict[str, Any]:
     value = _json(data, what)
     if not isinstance(value, dict):
-        raise StoreError(f"{what} is not a JSON object. `ollama pull` the model again.", "bad_manifest")
+        raise StoreError(f"{what} is not a JSON object. Pull the model again.", "bad_manifest")
     return value
 
 
 def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
     valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
     if not valid or len(entries) > MAX_LAYERS:
-        raise StoreError(f"the manifest of {name} has no valid layers. `ollama pull {name}` again.", "bad_manifest")
+        raise StoreError(f"the manifest of {name} has no valid layers. Pull it again.", "bad_manifest")
     layers = []
     for entry in entries:
         kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")

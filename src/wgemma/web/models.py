@@ -1,4 +1,4 @@
-"""The models offered to the page: the embedded one first, then those in the Ollama store that it can run.
+"""The models offered to the page: the embedded one first, then those in the stores that it can run.
 
 Each has an id made from its name. Requests are looked up by id, so no path ever comes from outside.
 """
@@ -17,6 +17,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import DEFAULT_PARAMS, ModelFiles, locate
 from wgemma.files.ollama import Store
 from wgemma.files.parts import part_names, whole_name
+from wgemma.files.stores import Stores
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
 
@@ -96,10 +97,10 @@ def embedded_offer() -> Offer | None:
     return None if embedded_model() is None else _offer(locate(None), embedded=True)
 
 
-def stored_offers(store: Store) -> list[Offer]:
-    """Every Gemma 4 in the store, by name. Models that cannot be run are skipped."""
+def stored_offers(stores: Store | Stores) -> list[Offer]:
+    """Every Gemma 4 in the stores, by name. Models that cannot be run are skipped."""
     offers = []
-    for model in store.models():
+    for model in stores.models():
         try:
             params = {**DEFAULT_PARAMS, **model.params}
             files = ModelFiles(str(model.name), model.files, params=params, system=model.system, stored=model)

@@ -1,6 +1,6 @@
 """The web server behind the page: Starlette, read-only, serving only the addresses in two tables.
 
-`/models.json` and `/models/<id>` come from the embedded model and the Ollama store, everything else from `Site`. Models
+`/models.json` and `/models/<id>` come from the embedded model and the stores, everything else from `Site`. Models
 are streamed with HTTP Range support; a whole one is never in memory.
 """
 
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Send
 
 from wgemma.errors import StoreError
-from wgemma.files.ollama import Store
+from wgemma.files.stores import Stores
 from wgemma.web.access import Access
 from wgemma.web.guard import Guard
 from wgemma.web.limits import LimitedProtocol
@@ -97,7 +97,7 @@ class Shelf:
     def refresh(self) -> list[Offer]:
         """All models, the embedded one first."""
         try:
-            stored = stored_offers(Store.find())
+            stored = stored_offers(Stores.find())
         except StoreError:  # an unreadable store offers nothing
             stored = []
         offers = list(by_id([*self.embedded, *stored]).values())
