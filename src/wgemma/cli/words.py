@@ -44,6 +44,15 @@ def model_and_words(options: argparse.Namespace) -> tuple[str, list[str]]:
     return NAME, words
 
 
+def named_model(options: argparse.Namespace) -> str | None:
+    """What the command line calls a model by name, if it does; a path or URL is none."""
+    words: list[str] = options.words
+    found = options.model if options.model is not None else words[0] if words and _may_be_a_model(words[0]) else None
+    if found is None or found == NAME or is_url(found) or found.startswith(PATH_STARTS) or _exists(found):
+        return None
+    return None if found.lower().endswith(".gguf") else found
+
+
 def _check_model(words: Sequence[str], verb: str) -> None:
     """Raises if the first word is no model; unless it is an installed one, the message says how to send it as text."""
     try:

@@ -211,6 +211,11 @@ class Gguf:
             return whole
 
     @classmethod
+    def open_part(cls, target: Any) -> "Gguf":
+        """Opens one part of a file by itself, or a whole file."""
+        return run(cls._alone(target))
+
+    @classmethod
     async def _alone(cls, target: Any) -> "Gguf":
         source = open_source(target)
         try:

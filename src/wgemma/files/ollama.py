@@ -34,7 +34,7 @@ _WHOLE = (
 _NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
-_PARAMS = {
+PARAMS = {
     **dict.fromkeys(_WHOLE, "a whole number"),
     **dict.fromkeys(_NUMBERS, "a number"),
     "use_mmap": "true or false",
@@ -42,7 +42,7 @@ _PARAMS = {
 }
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
-_LAYER = "application/vnd.ollama.image."
+LAYER = "application/vnd.ollama.image."
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
@@ -165,17 +165,17 @@ class Store:
     def __contains__(self, name: str) -> bool:
         """Whether a model of that name is installed, in whatever state."""
         try:
-            return S_ISREG(mode(self._manifest(Name.parse(name))))
+            return S_ISREG(mode(self.manifest(Name.parse(name))))
         except StoreError:
             return False
 
-    def _manifest(self, name: Name) -> Path:
+    def manifest(self, name: Name) -> Path:
         return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
 
     def model(self, name: str | Name) -> "StoredModel":
         """The model of that name; the `StoreError` says what is wrong with it."""
         parsed = Name.parse(name) if isinstance(name, str) else name
-        path = self._manifest(parsed)
+        path = self.manifest(parsed)
         if not S_ISREG(mode(path)):
             raise StoreError(f"{parsed} is not in {self.root}.", "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
@@ -223,16 +223,16 @@ class StoredModel:
         self.manifest = path
         self.digest = hashlib.sha256(manifest).hexdigest()
         self.modified = path.stat().st_mtime
-        fields = _json_object(manifest, f"the manifest of {name}")
-        self.layers = _layers(fields.get("layers"), name)
-        configuration = _layers([fields.get("config")], name)[0]
+        fields = json_object(manifest, f"the manifest of {name}")
+        self.layers = parse_layers(fields.get("layers"), name)
+        configuration = parse_layers([fields.get("config")], name)[0]
         self.blobs = [configuration, *self.layers]
         self.size = sum(layer.size for layer in self.blobs)
         for layer in (configuration, *self._of("model")):
             if not _DIGEST.fullmatch(layer.digest):
                 store.blob(layer.digest)  # raises
         what = f"the configuration of {name}"
-        self.config = _json_object(store.read(self._path(configuration), MAX_JSON, what), what)
+        self.config = json_object(store.read(self._path(configuration), MAX_JSON, what), what)
 
     def _of(self, kind: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.kind == kind]
@@ -340,11 +340,11 @@ class StoredModel:
         """The settings in the params layer, each of the type Ollama wants; null counts as not there."""
         what = f"the params of {self.name}"
         texts = self._texts("params")
-        fields = _json_object(texts[0].encode(), what) if texts else {}
-        known = {key: value for key, value in fields.items() if key in _PARAMS and value is not None}
+        fields = json_object(texts[0].encode(), what) if texts else {}
+        known = {key: value for key, value in fields.items() if key in PARAMS and value is not None}
         for key, value in known.items():
-            if not _is(_PARAMS[key], value):
-                raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {_PARAMS[key]}.", "bad_manifest")
+            if not is_kind(PARAMS[key], value):
+                raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_manifest")
         return known
 
     @property
@@ -361,7 +361,11 @@ class StoredModel:
 
     @property
     def prompt_style(self) -> str:
-        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its name, then by its label."""
+        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its configuration if that says so,
+        else by its name, then by its label."""
+        own = self.config.get("prompt_style")  # wgemma's own addition
+        if own in ("small", "large"):
+            return str(own)
         name = str(self.name).lower()
         if "e2b" in name or "e4b" in name:
             return "small"
@@ -420,8 +424,8 @@ def _json(data: bytes, what: str) -> Any:
         raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
 
 
-def _is(kind: str, value: Any) -> bool:
-    """Whether a value is of a kind of `_PARAMS`. JSON does not tell 64 from 64.0."""
+def is_kind(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind of `PARAMS`. JSON does not tell 64 from 64.0."""
     if kind == "true or false":
         return isinstance(value, bool)
     if kind == "a list of strings":
@@ -431,14 +435,16 @@ def _is(kind: str, value: Any) -> bool:
     return kind == "a number" or value % 1 == 0
 
 
-def _json_object(data: bytes, what: str) -> dict[str, Any]:
+def json_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object in bytes from outside; `what` names it in the error."""
     value = _json(data, what)
     if not isinstance(value, dict):
         raise StoreError(f"{what} is not a JSON object. Pull the model again.", "bad_manifest")
     return value
 
 
-def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
+def parse_layers(entries: Any, name: Name) -> list[ManifestLayer]:
+    """A manifest's layers, well formed; digests are not looked at."""
     valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
     if not valid or len(entries) > MAX_LAYERS:
         raise StoreError(f"the manifest of {name} has no valid layers. Pull it again.", "bad_manifest")
@@ -450,6 +456,6 @@ def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
             raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
         parent = entry.get("from")
         layers.append(
-            ManifestLayer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None)
+            ManifestLayer(kind.removeprefix(LAYER), digest, size, parent if isinstance(parent, str) else None)
         )
     return layers
