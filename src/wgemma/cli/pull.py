@@ -26,12 +26,14 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def pull_model(options: argparse.Namespace) -> int:
-    download(options.model, as_json=options.json)
+    told = download(options.model, as_json=options.json)
+    if not options.json:
+        print(told)
     return 0
 
 
-def download(text: str, *, as_json: bool = False) -> None:
-    """Pulls a model and says how far it is."""
+def download(text: str, *, as_json: bool = False) -> str:
+    """Pulls a model and says how far it is; the result is a sentence about where it is."""
     name, stores = Name.parse(text), Stores.find()
     try:
         with Follower(f"pulling {name}", as_json=as_json) as follower, closing(pull(text, stores)) as events:
@@ -41,9 +43,8 @@ def download(text: str, *, as_json: bool = False) -> None:
         if not as_json:
             print(f"Stopped. `wgemma pull {clean(text)}` goes on where it stopped.", file=sys.stderr)
         raise
-    if not as_json:
-        size = human_bytes(stores.own.model(name).size)
-        print(f"{name} is here: {size} in {clean(str(stores.own.root))}. `wgemma run {name}` starts it.")
+    size = human_bytes(stores.own.model(name).size)
+    return f"{name} is here: {size} in {clean(str(stores.own.root))}. `wgemma run {name}` starts it."
 
 
 def offer(text: str) -> bool:
@@ -54,7 +55,7 @@ def offer(text: str) -> bool:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes", "") or sys.stdin.closed:
         return False
-    download(text)
+    print(download(text), file=sys.stderr)
     return True
 
 

@@ -79,6 +79,7 @@ def server_address(host: str | None) -> str:
         rest = f"[{rest}]"  # an IPv6 address alone
     try:
         parts = urlsplit(f"{scheme}://{rest}")
+        (parts.hostname or "").encode("idna")
         port = parts.port or ({"http": 80, "https": 443}.get(scheme) if mark else PORT)
     except ValueError:
         parts, port = urlsplit(""), None
@@ -96,15 +97,15 @@ def ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str
     from urllib.request import ProxyHandler, Request, build_opener
 
     data = None if body is None else json.dumps(body).encode()
-    request = Request(address + path, data, {"Content-Type": "application/json"})
     try:
+        request = Request(address + path, data, {"Content-Type": "application/json"})
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT) as response:
             answer = _object(response.read(MAX_ANSWER))
     except HTTPError as error:
         with error:
             reason = _object(error.read(MAX_ANSWER)).get("error")
         raise SourceError(f"{address} answered {error.code}: {reason or error.reason}.".replace("..", ".")) from None
-    except (OSError, HTTPException, URLError) as error:
+    except (OSError, HTTPException, URLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise SourceError(f"no server answers at {address} ({reason}). `wgemma serve` starts one.") from None
     return answer
