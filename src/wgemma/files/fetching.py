@@ -21,11 +21,13 @@ from wgemma.files.keeping import (
     check_space,
     has_blob,
     holding,
+    lock_place,
     name_blob,
     partial_place,
     size_of,
     writing,
 )
+from wgemma.files.locks import break_if_stale
 from wgemma.files.ollama import Store
 from wgemma.files.sources import content_length
 from wgemma.files.web import BadStatus, Manners, Pace, request_span, without_password
@@ -65,6 +67,8 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
     begun = {blob.digest: size_of(partial_place(store, blob.digest)) or 0 for blob in missing}
     check_space(store, sum(max(blob.size - begun[blob.digest], 0) for blob in missing), what)
     for blob in blobs:
+        if blob.digest not in begun:
+            break_if_stale(lock_place(store, blob.digest))
         yield blob.report(min(begun.get(blob.digest, blob.size), blob.size))
     crew = _Crew(store, missing, others)
     try:

@@ -56,6 +56,11 @@ def partial_place(store: Store, digest: str) -> Path:
     return path.with_name(path.name + ".partial")
 
 
+def lock_place(store: Store, digest: str) -> Path:
+    path = blob_place(store, digest)
+    return path.with_name(path.name + ".lock")
+
+
 def has_blob(store: Store, digest: str, size: int | None = None) -> bool:
     """Whether the store has that blob, of that size if it is known."""
     found = size_of(blob_place(store, digest))
@@ -141,8 +146,7 @@ def _fill(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
 @contextmanager
 def holding(store: Store, digest: str, give_up: Callable[[str], None] = lambda owner: None) -> Iterator[None]:
     """Holds a blob that is being written; `give_up` as in `waiting_for`."""
-    place = blob_place(store, digest)
-    with waiting_for(place.with_name(place.name + ".lock"), give_up=give_up):
+    with waiting_for(lock_place(store, digest), give_up=give_up):
         yield
 
 
