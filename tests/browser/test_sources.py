@@ -218,6 +218,9 @@ def test_one_part_of_a_model_loads_them_all(face: Face, server: Any, model: byte
     assert told["info"]["bytes"] == sum(map(len, parts.values()))
     assert (face.floats("model.logits([5, 6, 7])") == logits).all()
     assert {kept["name"] for kept in face.run("() => w.saved()")} >= parts.keys()
+    offered = face.run("async () => (await import('/ui/models.js')).offeredModels()")
+    (entry,) = [entry for entry in offered if entry["name"] == "cut.gguf"]
+    assert entry["url"].endswith(f"/models/{next(iter(parts))}") and entry["size"] == told["info"]["bytes"]
     server.gone = True
     face.load(f"/models/{list(parts)[2]}")
     assert (face.floats("model.logits([5, 6, 7])") == logits).all()

@@ -14,7 +14,7 @@ from wgemma.errors import Error, StoreError
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import blob_place, has_blob, put_blob
 from wgemma.files.locate import locate
-from wgemma.files.managing import Recipe, copy, create, delete
+from wgemma.files.managing import Recipe, copy, create, delete, recipe_from
 from wgemma.files.stores import Stores
 
 TOWERS = write_gguf({"general.architecture": "clip", "clip.has_audio_encoder": True})
@@ -176,6 +176,35 @@ def test_a_model_is_made_of_parts(stores: Stores, blob: Path) -> None:
 def test_a_bad_recipe_makes_nothing(stores: Stores, recipe: Recipe, code: str) -> None:
     assert reason(create("mine", recipe)) == code
     assert stores.own.names() == []
+
+
+def test_a_request_is_a_recipe(stores: Stores) -> None:
+    body = {
+        "model": "mine",
+        "from": "gemma4:tiny",
+        "system": "Be brief.",
+        "license": "MIT",
+        "parameters": {"top_k": 3},
+        "messages": [{"role": "user", "content": "Hi"}],
+        "adapters": {},
+        "stream": False,
+    }
+    model = made("mine", recipe_from(body))
+    assert (model.system, model.params["top_k"], model.licenses[-1]) == ("Be brief.", 3, "MIT")
+    assert recipe_from({"files": {"a.gguf": "sha256:" + "a" * 64}, "license": ["a", "b"]}).licenses == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({key: value} for key in ("from", "system", "files", "adapters", "parameters") for value in (5, ["x"])),
+        *({key: "x"} for key in ("template", "quantize", "modelfile", "files", "messages", "parameters")),
+        *({"messages": [5]}, {"license": 5}, {"license": [5]}, {"files": {"x": 5}}, {"files": {"x": "../x"}}),
+    ],
+)
+def test_a_request_that_is_no_recipe_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(StoreError):
+        recipe_from(body)
 
 
 def test_files_that_are_no_model_are_refused(stores: Stores) -> None:

@@ -265,6 +265,9 @@ def test_unknown_models_and_other_architectures_are_refused(hub: Registry, store
     hub.add("acme/llama:x", LAYERS, CONFIG | {"model_family": "llama"})
     with pytest.raises(StoreError, match="'llama'; wgemma runs gemma4 only"):
         pulled(hub, "acme/llama:x")
+    hub.add("acme/none:x", LAYERS[1:])
+    with pytest.raises(StoreError, match="has no model file"):
+        pulled(hub, "acme/none:x")
     hub.add("acme/mlx:x", LAYERS, CONFIG | {"model_format": "safetensors"})
     with pytest.raises(StoreError, match="wgemma reads GGUF only"):
         pulled(hub, "acme/mlx:x")

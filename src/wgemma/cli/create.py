@@ -90,6 +90,8 @@ def _parts(path: Path) -> Iterator[Path]:
 
 def _kept(files: Sequence[Path], stores: Stores) -> dict[str, str]:
     """Copies the files into the store: names → digests."""
+    if not files:
+        return {}
     with progress("copying", sum(path.stat().st_size for path in files)) as bar:
         return {str(path): keep_file(stores.own, path, bar) for path in files}
 

@@ -65,7 +65,8 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
     the next call goes on from there."""
     missing = [blob for blob in blobs if not has_blob(store, blob.digest, blob.size)]
     begun = {blob.digest: size_of(partial_place(store, blob.digest)) or 0 for blob in missing}
-    check_space(store, sum(max(blob.size - begun[blob.digest], 0) for blob in missing), what)
+    new = [blob for blob in missing if not any(has_blob(other, blob.digest, blob.size) for other in others)]
+    check_space(store, sum(max(blob.size - begun[blob.digest], 0) for blob in new), what)
     for blob in blobs:
         if blob.digest not in begun:
             break_if_stale(lock_place(store, blob.digest))
@@ -202,7 +203,8 @@ class _Download:
             file.truncate(0)
         file.seek(0)
         while piece := file.read(PIECE):
-            self._count(piece)
+            self._digest.update(piece)
+            self._have += len(piece)
 
     def _start_over(self) -> None:
         self._digest, self._have = hashlib.sha256(), 0

@@ -31,7 +31,7 @@ from wgemma.files.ollama import LAYER, PARAMS, ManifestLayer, Name, Store, Store
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores
 
-__all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob"]
+__all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob", "recipe_from"]
 
 Event = dict[str, Any]
 CONFIG = "application/vnd.docker.container.image.v1+json"
@@ -130,6 +130,41 @@ class Recipe:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     messages: Sequence[Mapping[str, Any]] = ()
     licenses: Sequence[str] = ()
+
+
+def recipe_from(fields: Mapping[str, Any]) -> Recipe:
+    """The recipe in the body of Ollama's /api/create; raises `StoreError` for what is no recipe."""
+    base, system = _text(fields, "from"), _text(fields, "system")
+    for key in ("template", "quantize", "modelfile"):
+        if _text(fields, key):
+            raise StoreError(
+                f"{key} is not supported: wgemma renders prompts itself and keeps files as they are.", "bad_recipe"
+            )
+    licenses = fields.get("license") or []
+    licenses = [licenses] if isinstance(licenses, str) else licenses
+    parameters, messages = fields.get("parameters") or {}, fields.get("messages") or []
+    if not isinstance(licenses, list) or not all(isinstance(license, str) for license in licenses):
+        raise StoreError("license must be a string or a list of strings.", "bad_recipe")
+    if not isinstance(parameters, dict):
+        raise StoreError("parameters must be an object.", "bad_recipe")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise StoreError("messages must be a list of objects.", "bad_recipe")
+    files, adapters = _digests(fields, "files"), _digests(fields, "adapters")
+    return Recipe(base or None, files, adapters, system, parameters, messages, licenses)
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, str):
+        raise StoreError(f"{key} must be a string.", "bad_recipe")
+    return value
+
+
+def _digests(fields: Mapping[str, Any], key: str) -> dict[str, str]:
+    value = fields.get(key) or {}
+    if not isinstance(value, dict):
+        raise StoreError(f"{key} must be an object of names and digests.", "bad_recipe")
+    return {str(name): checked_digest(digest) for name, digest in value.items()}
 
 
 def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator[Event, None, None]:

@@ -40,6 +40,8 @@ def registry_plan(name: Name) -> Plan:
     except BadStatus as error:
         raise _refusal(name, error) from None
     layers = manifest_layers(manifest, name)
+    if not any(layer.kind == "model" for layer in layers[1:]):
+        raise StoreError(f"{name} has no model file.", "no_model_layer")
     blobs = {layer.digest: Blob(f"{base}/blobs/{layer.digest}", layer.digest, layer.size) for layer in layers}
     _check_family(name, blobs[layers[0].digest])
     return Plan(manifest, layers, list(blobs.values()))

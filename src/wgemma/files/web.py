@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from wgemma.errors import SourceError
+from wgemma.version import __version__
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage, HTTPResponse
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 180.0  # seconds, longer than the tries of a server that is down
 SLOWEST = 1 << 10  # bytes per second in each window: less is not a download
 MAX_REDIRECTS = 10
+AGENT = f"wgemma/{__version__}"
 
 _PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
 
@@ -133,7 +135,7 @@ def _response(url: str, name: str, headers: dict[str, str], pace: Pace, timeout:
     parts = _parts(url)
     if parts is None:
         raise SourceError(f"{name!r:.200} is not a valid URL.")
-    request = Request(without_password(url), headers={**headers, "Accept-Encoding": "identity"})
+    request = Request(without_password(url), headers={"User-Agent": AGENT, **headers, "Accept-Encoding": "identity"})
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
