@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import wgemma.files.gguf as reader
 from gguf_writer import string, value, write_gguf
 from wgemma import Gguf, GgufError
-from wgemma.files.gguf import MAX_ENTRIES, MAX_STRING, NumberArray, StringArray
+from wgemma.files.arrays import NumberArray, StringArray
+from wgemma.files.gguf import MAX_ENTRIES, MAX_STRING
 from wgemma.files.ollama import Store
 from wgemma.files.quants import BLOCK_FORMATS
 from wgemma.files.sources import FileSource, MemorySource, check_span

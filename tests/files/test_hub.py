@@ -15,7 +15,7 @@ from wgemma.files import fetching, hub, registry
 from wgemma.files.gguf import Gguf
 from wgemma.files.hub import HubFile, choose, label_of, parse_listing
 from wgemma.files.managing import pull
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 from wgemma.files.stores import Stores
 
 TENSORS = {f"blk.{i}.attn_norm.weight": ("F32", (32,), bytes([i] * 128)) for i in range(6)}

@@ -12,7 +12,8 @@ import pytest
 import wgemma.files.ollama as ollama
 from wgemma import StoreError
 from wgemma.cli import main
-from wgemma.files.ollama import Name, Store, StoredModel
+from wgemma.files.names import Name
+from wgemma.files.ollama import Store, StoredModel
 
 EXPECTED = json.loads((Path(__file__).parent.parent / "data" / "ollama-store" / "EXPECTED.json").read_text("utf-8"))
 MODELS, NAMES = EXPECTED["models"], EXPECTED["names"]

@@ -8,7 +8,7 @@ from fuzz.harness import Reader
 from fuzz.mutation import ODD_TEXT, json_bytes, mutate
 from wgemma.files.hub import choose, parse_listing
 from wgemma.files.modelfile import parse_modelfile
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 from wgemma.files.registry import manifest_layers
 
 NAME = Name.parse("hf.co/acme/tiny:Q4_K_M")

@@ -3,7 +3,7 @@
 import argparse
 
 from wgemma.files.managing import copy
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -14,7 +14,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file
 from wgemma.files.managing import Event, Recipe, create
 from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 from wgemma.files.parts import part_names
 from wgemma.files.paths import user_path
 from wgemma.files.reading import regular_file

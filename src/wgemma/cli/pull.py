@@ -10,7 +10,7 @@ from typing import Any
 from wgemma.cli.output import clean, human_bytes
 from wgemma.errors import StoreError
 from wgemma.files.managing import Event, pull
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 from wgemma.files.stores import Stores
 
 

@@ -8,8 +8,9 @@ from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
+from wgemma.files.arrays import StringArray
 from wgemma.files.download import readable
-from wgemma.files.gguf import Gguf, StringArray
+from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision

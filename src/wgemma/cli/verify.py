@@ -10,7 +10,8 @@ from wgemma.cli.output import human_bytes, progress
 from wgemma.embedded import NAME, SHA256, embedded_model
 from wgemma.errors import SourceError
 from wgemma.files.locate import locate
-from wgemma.files.ollama import ManifestLayer, sha256
+from wgemma.files.manifests import ManifestLayer
+from wgemma.files.ollama import sha256
 from wgemma.files.stores import Stores
 
 

@@ -15,7 +15,7 @@ from wgemma.cli.chat_media import PATH_STARTS, SUFFIXES
 from wgemma.embedded import NAME
 from wgemma.errors import SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
-from wgemma.files.ollama import Name
+from wgemma.files.names import Name
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
 from wgemma.files.stores import Stores

@@ -17,7 +17,8 @@ from wgemma.files.fetching import TIMEOUT, Blob
 from wgemma.files.gguf import Gguf
 from wgemma.files.json_text import parse_json
 from wgemma.files.keeping import checked_digest
-from wgemma.files.ollama import DEFAULT_TAG, MAX_JSON, Name
+from wgemma.files.names import DEFAULT_TAG, Name
+from wgemma.files.ollama import MAX_JSON
 from wgemma.files.parts import part_names, whole_name
 from wgemma.files.registry import MAX_BLOB, small
 from wgemma.files.sources import HttpSource

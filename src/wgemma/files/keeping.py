@@ -24,7 +24,9 @@ from typing import IO, Any
 from wgemma.errors import Error, StoreError
 from wgemma.files.json_text import parse_json
 from wgemma.files.locks import locked
-from wgemma.files.ollama import MAX_JSON, ManifestLayer, Name, Store, parse_layers, sha256
+from wgemma.files.manifests import ManifestLayer, parse_layers
+from wgemma.files.names import Name
+from wgemma.files.ollama import MAX_JSON, Store, sha256
 from wgemma.files.paths import mode
 from wgemma.files.writing import settle, settle_folder
 

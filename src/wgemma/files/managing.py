@@ -27,7 +27,9 @@ from wgemma.files.keeping import (
     keep_manifest,
     put_blob,
 )
-from wgemma.files.ollama import LAYER, PARAMS, ManifestLayer, Name, Store, StoredModel, is_kind
+from wgemma.files.manifests import LAYER, PARAMS, ManifestLayer, is_kind
+from wgemma.files.names import Name
+from wgemma.files.ollama import Store, StoredModel
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from wgemma.checks import shown
 from wgemma.errors import StoreError
-from wgemma.files.ollama import PARAMS
+from wgemma.files.manifests import PARAMS
 
 MAX_MODELFILE = 4 << 20
 ROLES = ("system", "user", "assistant")

@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -16,86 +15,15 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.json_text import parse_json
+from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, json_object, json_value, parse_layers
+from wgemma.files.names import Name
 from wgemma.files.paths import mode, user_path
-from wgemma.files.web import without_password
 
-DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
 MAX_JSON = 4 << 20
 MAX_TEXT = 4 << 20
-MAX_LAYERS = 256  # real manifests have a handful
-
-# What a params layer may hold, by what Ollama wants each key to be. It ignores other keys, and so does wgemma.
-_WHOLE = (
-    "num_predict", "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed", "top_k",
-    "repeat_last_n",
-)  # fmt: skip
-_NUMBERS = (
-    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
-PARAMS = {
-    **dict.fromkeys(_WHOLE, "a whole number"),
-    **dict.fromkeys(_NUMBERS, "a number"),
-    "use_mmap": "true or false",
-    "stop": "a list of strings",
-}
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
-LAYER = "application/vnd.ollama.image."
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Name:
-    """A model's name in four parts; `parse` accepts only well-formed names."""
-
-    host: str
-    namespace: str
-    model: str
-    tag: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Name":
-        """`[scheme://][host/][namespace/]model[:tag]`."""
-        rest = text.partition("://")[2] or text if "://" in text else text
-        tag = DEFAULT_TAG
-        if rest.rfind(":") > rest.rfind("/"):
-            rest, _, tag = rest.rpartition(":")
-        parts = rest.split("/")
-        if len(parts) > 3:
-            raise _bad_name(text)
-        model = parts[-1]
-        namespace = parts[-2] if len(parts) > 1 else DEFAULT_NAMESPACE
-        host = parts[-3] if len(parts) > 2 else DEFAULT_HOST
-        forms = ((_HOST, host), (_NAMESPACE, namespace), (_PART, model), (_PART, tag))
-        if not all(form.fullmatch(part) for form, part in forms):
-            raise _bad_name(text)
-        return cls(host, namespace, model, tag)
-
-    def __str__(self) -> str:
-        """The shortest spelling that means this name."""
-        short = f"{self.model}:{self.tag}"
-        if self.host != DEFAULT_HOST:
-            return f"{self.host}/{self.namespace}/{short}"
-        return short if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{short}"
-
-
-def _bad_name(text: str) -> StoreError:
-    reason = f"{without_password(text)!r:.200} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
-    return StoreError(reason, "invalid_name")
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestLayer:
-    """One blob of a model: its kind (`model`, `params`, …), and its digest and size as the manifest claims them."""
-
-    kind: str
-    digest: str
-    size: int
-    parent: str | None
 
 
 class Store:
@@ -350,7 +278,7 @@ class StoredModel:
     @property
     def messages(self) -> list[dict[str, Any]]:
         texts = self._texts("messages")
-        value = _json(texts[0].encode(), f"the messages of {self.name}") if texts else []
+        value = json_value(texts[0].encode(), f"the messages of {self.name}") if texts else []
         if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
             raise StoreError(f"the messages of {self.name} are not a list of objects.", "bad_manifest")
         return value
@@ -415,47 +343,3 @@ def sha256(path: Path, progress: Callable[[int], None]) -> str:
     except OSError as error:
         raise StoreError(f"{path.name} cannot be read: {error.strerror}.", "missing_blob") from None
     return digest.hexdigest()
-
-
-def _json(data: bytes, what: str) -> Any:
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
-
-
-def is_kind(kind: str, value: Any) -> bool:
-    """Whether a value is of a kind of `PARAMS`. JSON does not tell 64 from 64.0."""
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a list of strings":
-        return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))
-    if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
-        return False
-    return kind == "a number" or value % 1 == 0
-
-
-def json_object(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object in bytes from outside; `what` names it in the error."""
-    value = _json(data, what)
-    if not isinstance(value, dict):
-        raise StoreError(f"{what} is not a JSON object. Pull the model again.", "bad_manifest")
-    return value
-
-
-def parse_layers(entries: Any, name: Name) -> list[ManifestLayer]:
-    """A manifest's layers, well formed; digests are not looked at."""
-    valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-    if not valid or len(entries) > MAX_LAYERS:
-        raise StoreError(f"the manifest of {name} has no valid layers. Pull it again.", "bad_manifest")
-    layers = []
-    for entry in entries:
-        kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
-        well_formed = isinstance(kind, str) and isinstance(digest, str) and type(size) is int and 0 <= size < 1 << 63
-        if not well_formed:
-            raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
-        parent = entry.get("from")
-        layers.append(
-            ManifestLayer(kind.removeprefix(LAYER), digest, size, parent if isinstance(parent, str) else None)
-        )
-    return layers

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from wgemma.errors import SourceError, StoreError
 from wgemma.files.fetching import ATTEMPTS, BUSY, PAUSE, TIMEOUT, Blob
 from wgemma.files.keeping import checked_digest
-from wgemma.files.ollama import MAX_JSON, MAX_TEXT, ManifestLayer, Name, json_object, parse_layers
+from wgemma.files.manifests import ManifestLayer, json_object, parse_layers
+from wgemma.files.names import Name
+from wgemma.files.ollama import MAX_JSON, MAX_TEXT
 from wgemma.files.web import BadStatus, Manners, Pace, is_loopback, request_whole
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from wgemma.errors import StoreError
-from wgemma.files.ollama import Name, Store, StoredModel
+from wgemma.files.names import Name
+from wgemma.files.ollama import Store, StoredModel
 
 VARIABLE = "WGEMMA_MODELS"
 
@@ -61,8 +62,9 @@ class Stores:
     def __contains__(self, name: str) -> bool:
         return name in self.own or name in self.ollama
 
-    def model(self, name: str) -> StoredModel:
+    def model(self, name: str | Name) -> StoredModel:
         """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
+        name = str(name)
         if name in self.own:
             return self.own.model(name)
         try:
