@@ -97,7 +97,7 @@ class Gguf:
 
     @classmethod
     def open_part(cls, target: Any) -> "Gguf":
-        """Opens one part of a file by itself, or a whole file."""
+        """Opens `target`, a part of a file, without the others."""
         return run(cls._alone(target))
 
     @classmethod
