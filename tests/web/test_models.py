@@ -14,7 +14,10 @@ from gguf_writer import write_gguf
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error
 from wgemma.files.gguf import Gguf
+from wgemma.files.keeping import put_blob
+from wgemma.files.managing import Recipe, create
 from wgemma.files.ollama import Store
+from wgemma.files.stores import Stores
 from wgemma.web.models import Offer, by_id, embedded_offer, offer_of, stored_offers
 
 
@@ -104,3 +107,19 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     path.write_bytes(write_gguf({"general.architecture": "llama"}))
     with pytest.raises(Error, match="not a gemma4 model"):
         offer_of(str(path))
+
+
+def test_a_projector_is_offered_beside_its_model(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    towers = write_gguf({"general.architecture": "clip"}, {"v.patch_embd.weight": ("F32", (4,), None)})
+    model = write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    stores = Stores.find()
+    digests = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in (model, towers)]
+    for digest, data in zip(digests, (model, towers), strict=True):
+        put_blob(stores.own, digest, [data])
+    list(create("mine", Recipe(files=dict(zip("ab", digests, strict=True)))))
+    (offer,) = stored_offers(stores.own)
+    record = offer.record()
+    assert record["projector"] == "models/mine-latest-mmproj.gguf" and record["url"] == "models/mine-latest.gguf"
+    assert record["capabilities"] == ["completion", "vision", "tools", "thinking"]
+    assert offer.files["mine-latest-mmproj.gguf"].path.read_bytes() == towers

@@ -1,7 +1,7 @@
 /**
  * The models to choose from: the server's, those stored in this browser, opened files. And whether they fit.
  *
- * @typedef {{key: string, name: string, group: string, url?: string, files?: File[], projector?: File, size: number,
+ * @typedef {{key: string, name: string, group: string, url?: string, files?: File[], projector?: File | string, size: number,
  *   quantisation: string, parameters: number, capabilities: string[], sha256?: string,
  *   settings: Record<string, number>, system: string, embedded: boolean}} Entry
  */
@@ -45,6 +45,7 @@ function fromServer(record) {
     name: record.name,
     group: embedded ? GROUPS[0] : GROUPS[1],
     url: record.url,
+    ...(typeof record.projector === "string" && { projector: record.projector }),
     size: Number(record.size) || 0,
     quantisation: String(record.quantisation ?? ""),
     parameters: Number(record.parameters) || 0,
