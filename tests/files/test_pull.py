@@ -314,7 +314,7 @@ def test_two_pulls_of_one_model_share_the_work(hub: Registry, stores: Stores) ->
 
 
 def test_a_closed_pull_stops_and_goes_on_later(hub: Registry, stores: Stores) -> None:
-    hub.pause = 0.02
+    hub.pause = 0.2
     events = pull(f"{hub.host}/{NAME}")
     for event in events:
         if event.get("digest") == digest(BIG) and event["completed"]:

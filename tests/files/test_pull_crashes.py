@@ -160,6 +160,17 @@ def test_many_pulls_killed_at_random_moments(server: Registry, tmp_path: Path, m
         finish(server, stores)
 
 
+def test_two_processes_share_the_work(server: Registry, stores: Stores) -> None:
+    server.pause = 0.02
+    server.asked.clear()
+    first, second = child(server), child(server)
+    for process in (first, second):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert len([path for path, _ in server.asked if path.endswith(digest(BIG))]) == 1
+    finish(server, stores)
+
+
 def test_a_full_disk_is_told_and_the_next_pull_goes_on(server: Registry, stores: Stores) -> None:
     """Files may not grow beyond a limit, which is a full disk as a program sees it."""
     with child(server, most=150_000) as process:
