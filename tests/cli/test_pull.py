@@ -156,6 +156,8 @@ def test_files_begin_at_the_modelfiles_folder(tmp_path: Path, blob: Path, monkey
     assert main(["create", "mine", "-f", written(tmp_path, "FROM ./sub/model-00002-of-00003.gguf")]) == 0
     found = locate("mine")
     assert isinstance(found.model, tuple) and len(found.model) == 3
+    with wgemma.load("mine", device="reference", context=64) as model, wgemma.load(blob, device="reference") as whole:
+        assert (model.logits([5, 6]) == whole.logits([5, 6])).all()
     assert main(["show", "mine"]) == 0 and main(["verify", "mine"]) == 0
 
 
