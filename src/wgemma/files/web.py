@@ -191,13 +191,14 @@ def _check_strictly(name: str, first: str, url: str) -> None:
     before, parts = _parts(first), _parts(url)
     if before is None or parts is None:
         raise SourceError(f"{name!r:.200} is not a valid URL.")
-    host, step = parts.hostname or "", "" if url == first else "the server redirects to "
+    host = parts.hostname or ""
     if is_loopback(host) and is_loopback(before.hostname or ""):
         return
+    who = f"{host:.80}" if url == first else f"the server redirects to {host:.80}, and that"
     if parts.scheme != "https":
-        raise SourceError(f"{name}: {step}{host:.80} is asked by http, which anyone on the way can change. Use https.")
+        raise SourceError(f"{name}: {who} would be asked by http, which anyone on the way can change. Use https.")
     if nearness(host) > 0:
-        raise SourceError(f"{name}: {step}{host:.80}, which is an address in your own network. wgemma does not ask it.")
+        raise SourceError(f"{name}: {who} is an address in your own network. wgemma does not ask it.")
 
 
 def is_loopback(host: str) -> bool:
