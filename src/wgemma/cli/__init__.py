@@ -11,14 +11,32 @@ if TYPE_CHECKING:
 
 
 def parser() -> "argparse.ArgumentParser":
-    from wgemma.cli import app, bench, doctor, finetune, list_models, merge, run, show, tokenize, transcribe, verify
+    from wgemma.cli import (
+        app,
+        bench,
+        copy_model,
+        create,
+        doctor,
+        finetune,
+        list_models,
+        merge,
+        pull,
+        remove,
+        run,
+        running,
+        show,
+        tokenize,
+        transcribe,
+        verify,
+    )
     from wgemma.cli.parsing import Parser
     from wgemma.version import __version__
 
     top = Parser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, app, transcribe, list_models, show, finetune, merge, verify, tokenize, bench, doctor):
+    models = (pull, list_models, show, copy_model, create, remove, running)
+    for verb in (run, app, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 

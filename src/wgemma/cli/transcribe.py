@@ -16,9 +16,9 @@ from wgemma.embedded import NAME, TITLE
 from wgemma.errors import Error, MediaError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
-from wgemma.files.ollama import Store
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import read_sound
+from wgemma.files.stores import Stores
 
 PROMPT = (
     "Transcribe this recording in the language that is spoken. Write only the words that are said, on one line, with "
@@ -51,7 +51,7 @@ def transcribe(options: argparse.Namespace) -> int:
     sound = read_sound(user_path(options.file, MediaError))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
     if options.model is None and not options.json:
-        what = DEFAULT if target == NAME else f"{target}, the latest model in the Ollama store that hears"
+        what = DEFAULT if target == NAME else f"{target}, the latest model here that hears"
         print(f"Using {what}.", file=sys.stderr)
     opened = open_model(target, options, quiet=options.json)
     prompt = prompt_for(opened.files)
@@ -93,8 +93,8 @@ def prompt_for(files: ModelFiles) -> str:
 
 
 def hearing_model() -> str | None:
-    """The most recent model in the Ollama store that takes audio and can run."""
-    for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
+    """The most recent stored model that takes audio and can run."""
+    for model in sorted(Stores.find().models(), key=lambda model: (-model.modified, str(model.name))):
         try:
             if "audio" in model.capabilities and not model.adapters and problem(model) is None:
                 return str(model.name)
