@@ -143,7 +143,8 @@ ODD = (
     "=",
     ",",
 )
-PARSED = {"app", "doctor", "finetune", "list", "ls"}  # only that, because some values are good enough to begin with
+# Only that, because some values are good enough to begin with, or to ask a server.
+PARSED = {"app", "doctor", "finetune", "list", "ls", "ps", "pull", "stop"}
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
