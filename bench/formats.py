@@ -54,9 +54,11 @@ class Interrupted(Constraint):
 
     def masking(self, state: State) -> Masking:
         place: Any = state.inner
-        mask = self._masks[state] = self.alphabet.mask([self.refused[place]], all_but=True)
-        return mask
+        return self.alphabet.mask([self.refused[place]], all_but=True)
         yield
+
+    def known_mask(self, state: State) -> None:
+        return None
 
     def forced(self, state: State, most: int) -> list[int]:
         return []

@@ -34,7 +34,7 @@ class Constraints:
         self._tokenizer = tokenizer
         self._alphabet: Alphabet | None = None
         self._kept: OrderedDict[Hashable, Constraint] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._making = Lock(), Lock()
 
     def of(
         self,
@@ -76,7 +76,7 @@ class Constraints:
 
     def alphabet(self) -> Alphabet:
         """The model's tokens as grammars see them, made when first needed; that takes a moment."""
-        with self._lock:
+        with self._making:
             if self._alphabet is None:
                 self._alphabet = Alphabet(self._tokenizer)
             return self._alphabet

@@ -185,9 +185,9 @@ class Batch:
         if full and not self._make_way():
             return
         self._waiting.remove(job)
-        if job.heard is None:
-            job.lead(self._room(job))
         try:
+            if job.heard is None:
+                job.lead(self._room(job))
             ids, engine = job.known, self.runner.engine
             check_ids(ids, engine.config.vocab_size, engine.context, self.runner.senses)
             if ids[-1] >= SOFT:
@@ -431,15 +431,17 @@ class Batch:
             if job.slot != slot or job.put != put or job.sequence is None:
                 continue
             result = outcome(results, slot, position)
-            if result.bad:
-                self._finish(job, BadLogits(await damaged(self.runner, job.sequence, job.last)))
-                continue
-            if job.forbids(result.token):
-                self._forbid(job, position)
-                continue
-            wanted = job.request.sampling.logprobs
-            more = [] if wanted is None else alternatives(report, slot, position, wanted)
-            self._give(job, Token(result.token, more, origin="again" if result.again else "drawn"))
+            try:
+                if result.bad:
+                    raise BadLogits(await damaged(self.runner, job.sequence, job.last))
+                if job.forbids(result.token):
+                    self._forbid(job, position)
+                    continue
+                wanted = job.request.sampling.logprobs
+                more = [] if wanted is None else alternatives(report, slot, position, wanted)
+                self._give(job, Token(result.token, more, origin="again" if result.again else "drawn"))
+            except Error as error:
+                self._fail_alone(job, error)
 
     def _give(self, job: Job, token: Token) -> None:
         assert job.sequence is not None
@@ -498,7 +500,7 @@ class Batch:
                 if job.behind:
                     await self.runner.extend(job.sequence, job.known, self._piece())
                 elif job.masking is not None:
-                    _find(job)
+                    job.find_mask()
                 if job.runs:
                     self.seats.put(job, job.slot)
             except ArenaFull as error:
@@ -547,17 +549,6 @@ class Batch:
         for job in jobs:
             job.slot = job.sequence = job.masking = None
         self.runner = runner
-
-
-def _find(job: Job) -> None:
-    """Goes on with the mask for a job's next token."""
-    assert job.masking is not None
-    try:
-        next(job.masking)
-    except StopIteration as found:
-        job.masking = None
-        if not any(found.value):
-            raise GrammarError("no token of this model can go on as the format wants it.") from None
 
 
 def _is_its_own(error: BaseException) -> bool:

@@ -18,7 +18,6 @@ from wgemma.text.grammar.tools import CLOSE, SYMBOLS
 from wgemma.text.tokenizer import Tokenizer
 
 WORTH = 4  # tokens of forced text that cost less when they are computed together
-_KEPT = 256  # masks
 
 Place: TypeAlias = Literal["open", "thought", "ready", "text", "call", "called", "over"]
 Masking: TypeAlias = Generator[None, None, bytes]
@@ -54,11 +53,11 @@ class Alphabet:
 
     def mask(self, tokens: Iterable[int], *, all_but: bool = False) -> bytes:
         """The mask of these tokens, or of all others."""
-        bits = bytearray(len(self.texts) + 7 >> 3)
+        bits = bytearray((b"\xff" if all_but else b"\0") * (len(self.texts) + 7 >> 3))
         for token in tokens:
             if 0 <= token < len(self.texts):
-                bits[token >> 3] |= 1 << (token & 7)
-        return bytes(255 - byte for byte in bits) if all_but else bytes(bits)
+                bits[token >> 3] ^= 1 << (token & 7)
+        return bytes(bits)
 
 
 class Constraint:
@@ -86,7 +85,6 @@ class Constraint:
         self.strict = text is not None or required
         self.thinks = thinks or not self.strict
         self.forces = forces
-        self._masks: dict[State, bytes] = {}
 
     @property
     def alphabet(self) -> Alphabet:
@@ -160,7 +158,9 @@ class Constraint:
     # -- masks
 
     def known_mask(self, state: State) -> bytes | None:
-        return self._masks.get(state)
+        """The mask of a state whose grammar was there before."""
+        known = state.inner is not None and self.alphabet.index.knows(state.inner)
+        return self.mask(state) if known else None
 
     def mask(self, state: State) -> bytes:
         return finished(self.masking(state))
@@ -178,12 +178,10 @@ class Constraint:
         elif state.place == "thought" or not self.strict:
             forbidden = [token for token in self._singles() if token not in singles]
             bits, singles = alphabet.mask(forbidden, all_but=True), []
+        if not singles:
+            return bits
         found = int.from_bytes(bits, "little") | int.from_bytes(alphabet.mask(singles), "little")
-        mask = found.to_bytes(len(alphabet.texts) + 7 >> 3, "little")
-        if len(self._masks) >= _KEPT:
-            self._masks.clear()
-        self._masks[state] = mask
-        return mask
+        return found.to_bytes(len(alphabet.texts) + 7 >> 3, "little")
 
     def _singles(self) -> list[int]:
         """The tokens that text has not."""
@@ -203,9 +201,13 @@ class Constraint:
                 break
             for token in tokens:
                 following = self.step(state, token)
-                assert following is not None
+                if following is None:  # the tokenizer cannot spell it: "▁" is a space to it
+                    tokens = []
+                    break
                 state = following
-            found += tokens
+                found.append(token)
+            if not tokens:
+                break
         if state.place != "over" and len(found) < WORTH:
             return []
         return found[:most]

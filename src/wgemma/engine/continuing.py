@@ -39,11 +39,11 @@ async def pieces(
     try:
         async with aclosing(backend.generate(request)) as tokens:
             async for token in tokens:
-                measure.came(token)
+                measure.came()
                 if token.id in tokenizer.stop_ids:
                     reason, complete = "stop", True
                     break
-                measure.kept()
+                measure.kept(token.origin)
                 generated.append(token.id)
                 if held:
                     yield held

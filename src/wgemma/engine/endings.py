@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 from wgemma.engine.backend import Backend
-from wgemma.engine.request import PromptProgress, Request, Token
+from wgemma.engine.request import Origin, PromptProgress, Request
 from wgemma.errors import SettingsError
 from wgemma.model.passes import SOFT
 from wgemma.text.tokenizer import Tokenizer
@@ -75,14 +75,14 @@ class Measure:
             self._read = progress if progress.stage == "prompt" else self._read
             self._tell(progress)
 
-    def came(self, token: Token) -> None:
+    def came(self) -> None:
         """A token came, perhaps the last, which ends the reply."""
         self._first = self._first or perf_counter()
-        self.origins[token.origin] += 1
 
-    def kept(self) -> None:
+    def kept(self, origin: Origin) -> None:
         """It belongs to the reply."""
         self.generated += 1
+        self.origins[origin] += 1
         self._last = perf_counter()
 
     def usage(self) -> Usage:

@@ -1,5 +1,7 @@
 """Generations at work: what each wants, how far it is, and the steps that bring its tokens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -8,6 +10,7 @@ from wgemma.engine.request import PromptProgress, Request, Token
 from wgemma.engine.sampling import Recipe
 from wgemma.engine.sequence import TokenSequence
 from wgemma.engine.streams import Stream
+from wgemma.errors import Error, GrammarError
 from wgemma.gpu.device import Reading
 
 Item: TypeAlias = Token | PromptProgress
@@ -36,6 +39,7 @@ class Job:
     state: State | None = None  # where what is given stands in the request's constraint
     masked: int = 0  # the position for which its slot has a mask
     masking: Masking | None = None  # finds the mask for the next token
+    mask: bytes | None = None  # and that is it
     served: int = 0  # when it was last helped to catch up
 
     @property
@@ -60,9 +64,10 @@ class Job:
         """Whether the next token may not be this one; if it may, the state follows it."""
         if self.request.constraint is None or self.state is None:
             return False
-        following = self.request.constraint.step(self.state, token)
+        with _own_fault():
+            following = self.request.constraint.step(self.state, token)
         if following is not None:
-            self.state = following
+            self.state, self.mask = following, None
         return following is None
 
     def add(self, token: Token) -> None:
@@ -78,9 +83,30 @@ class Job:
         constraint = self.request.constraint
         if constraint is None or self.state is None or room <= 0:
             return
-        for token in constraint.forced(self.state, room):
+        with _own_fault():
+            forced = constraint.forced(self.state, room)
+        for token in forced:
             self.forbids(token)
             self.add(Token(token, origin="forced"))
+
+    def known_mask(self) -> bytes | None:
+        """The mask for the next token, if it is there already."""
+        constraint = self.request.constraint
+        if self.mask is None and constraint is not None and self.state is not None:
+            with suppress(Exception):  # it will be found, or fail, when it is needed
+                return constraint.known_mask(self.state)
+        return self.mask
+
+    def find_mask(self) -> None:
+        """Goes on with the mask for the next token."""
+        assert self.masking is not None
+        try:
+            with _own_fault():
+                next(self.masking)
+        except StopIteration as found:
+            self.masking, self.mask = None, found.value
+            if not any(found.value):
+                raise GrammarError("no token of this model can go on as the format wants it.") from None
 
     @property
     def over(self) -> bool:
@@ -90,6 +116,17 @@ class Job:
         except Exception as error:  # the caller's own code
             self.stream.end(error)
             return True
+
+
+@contextmanager
+def _own_fault() -> Iterator[None]:
+    """Whatever goes wrong while a constraint is followed concerns one generation alone."""
+    try:
+        yield
+    except (Error, StopIteration):
+        raise
+    except Exception as problem:
+        raise GrammarError(f"the format could not be followed: {type(problem).__name__}.") from problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from wgemma.engine.backend import Backend
 from wgemma.engine.endings import Ending, FinishReason, Measure, TokenLogprob, Usage, scored, spelled
 from wgemma.engine.prefix import Replies, marks
-from wgemma.engine.request import Request, Token
+from wgemma.engine.request import Origin, Request, Token
 from wgemma.engine.stops import StopStrings
-from wgemma.text.reply import ReplyParser, ReplyPart, ToolCall
+from wgemma.text.reply import TAGS, ReplyParser, ReplyPart, ToolCall
 from wgemma.text.tokenizer import MARKUP, Tokenizer
 
 
@@ -55,7 +55,8 @@ class Reply:
         self.decoder = tokenizer.stream(keep=MARKUP)
         self.generated: list[int] = []
         self.measure = Measure(request)
-        self.called = self.complete = self.plain = False
+        self.markup = {tokenizer.special[tag] for tag in TAGS if tag in tokenizer.special}
+        self.called = self.complete = self.formatted = False
         self.content: list[str] = []
 
     async def parts(self) -> AsyncGenerator[Part | Ending, None]:
@@ -105,11 +106,11 @@ class Reply:
 
     def _next(self, token: Token) -> tuple[str, list[Part]]:
         """Why the reply ends with this token, or "", and the parts it completes; "budget" ends only the thought."""
-        self.measure.came(token)
+        self.measure.came()
         if token.id in self.tokenizer.stop_ids:
             self.complete = True
             return "stop", []
-        self._keep(token.id)
+        self._keep(token.id, token.origin)
         parts = self._take(token)
         if self.stops.found:
             return "stop", parts
@@ -121,18 +122,28 @@ class Reply:
 
     def _take(self, token: Token) -> list[Part]:
         self._follow_thought(token.id)
-        found = self._parts(self.stops.finish()) if token.plain and not self.plain else []
-        self.plain = token.plain
-        found += self._parts(self.stops.feed(self.decoder.push(token.id)))
+        found = self._read(token.id, formatted=token.plain)
         if token.logprobs:
             last = found.pop() if found else Part("thinking" if self.in_thought else "content")
             found.append(replace(last, logprobs=spelled(self.tokenizer, token.logprobs)))
         return found
 
-    def _parts(self, text: str) -> list[Part]:
-        if self.plain:  # what reads like markup is none
+    def _read(self, token_id: int, *, formatted: bool = False) -> list[Part]:
+        """The parts that a token completes. Only special tokens are markup, whatever others spell; no stop string
+        reaches across one, or into the text of a format."""
+        found: list[Part] = []
+        if token_id in self.markup or formatted != self.formatted:
+            found = self._words(self.stops.feed(self.decoder.finish()) + self.stops.finish())
+        self.formatted = formatted
+        text = self.stops.feed(self.decoder.push(token_id))
+        if token_id not in self.markup or self.stops.found:
+            return found + self._words(text)
+        return found + [self._public(part) for part in self.parser.feed(text + self.stops.finish())]
+
+    def _words(self, text: str) -> list[Part]:
+        if self.formatted:  # to the letter
             return [self._public(ReplyPart("content", text))] if text else []
-        return [self._public(part) for part in self.parser.feed(text)]
+        return [self._public(part) for part in self.parser.feed_words(text)]
 
     def _public(self, part: Any) -> Part:
         self.called = self.called or part.kind == "tool_call"
@@ -141,16 +152,16 @@ class Reply:
         return Part(part.kind, part.text, part.tool_call)
 
     def _end(self) -> list[Part]:
-        rest = self._parts(self.stops.feed(self.decoder.finish()) + self.stops.finish())
+        rest = self._words(self.stops.feed(self.decoder.finish()) + self.stops.finish())
         last = self.parser.finish(cut=not self.complete)
         whole = self.called and not any(part.kind == "tool_call" for part in last)
         rest += [self._public(part) for part in last]
         self.called = self.called and (self.complete or whole)
         return rest
 
-    def _keep(self, token_id: int) -> None:
+    def _keep(self, token_id: int, origin: Origin = "drawn") -> None:
         self.generated.append(token_id)
-        self.measure.kept()
+        self.measure.kept(origin)
 
     # -- the thinking budget
 
@@ -167,7 +178,7 @@ class Reply:
         for token_id in forced:
             self._keep(token_id)
             self._follow_thought(token_id)
-            parts += self._parts(self.stops.feed(self.decoder.push(token_id)))
+            parts += self._read(token_id)
         return parts
 
     def _remember(self) -> None:

@@ -36,6 +36,7 @@ class PromptProgress:
         return self.stage == "prompt" and self.done == self.total
 
 
+Origin: TypeAlias = Literal["drawn", "again", "forced"]  # of a token
 Hear: TypeAlias = Callable[[PromptProgress], None]
 
 
@@ -52,7 +53,7 @@ class Token:
     id: int
     logprobs: list[tuple[int, float]] = field(default_factory=list)
     plain: bool = False
-    origin: Literal["drawn", "again", "forced"] = "drawn"
+    origin: Origin = "drawn"
 
 
 @dataclass(frozen=True, slots=True)

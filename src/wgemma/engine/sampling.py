@@ -221,7 +221,7 @@ class Sampler:
     def put_mask(self, slot: int, position: int, mask: bytes) -> None:
         """Forbids the tokens whose bits in `mask` are 0 to be drawn at `position`; `record_again` sees to that."""
         words = -(-self.config.vocab_size // 32)
-        data = struct.pack("<I", position) + mask.ljust(4 * words, b"\0")
+        data = struct.pack("<I", position) + mask[: 4 * words].ljust(4 * words, b"\0")
         self.device.write(self._mask_buffer(), len(data) * slot, data)
         self._masked.add(slot)
 

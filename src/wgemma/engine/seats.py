@@ -34,8 +34,7 @@ class Seats:
         job.submitted, job.put, job.fresh = len(job.given), job.put + 1, True
         self.jobs[slot] = job
         job.recipe = self.runner.slots.put(slot, job.sequence, job.last, job.request.sampling)
-        constraint, job.masked = job.request.constraint, 0
-        mask = constraint.known_mask(job.state) if constraint and job.state else None
+        mask, job.masked = job.known_mask(), 0
         if mask is not None:
             job.masked = len(job.known)
             self.runner.slots.sampler.put_mask(slot, job.masked, mask)

@@ -17,17 +17,17 @@ from typing import Any, Literal
 
 from wgemma.text.arguments import ToolCall, parse_call
 
-__all__ = ["ReplyParser", "ReplyPart", "ToolCall"]
+__all__ = ["TAGS", "ReplyParser", "ReplyPart", "ToolCall"]
 
 _OPEN_CHANNEL = "<|channel>"
 _CLOSE_CHANNEL = "<channel|>"
 _OPEN_CALL = "<|tool_call>"
 _CLOSE_CALL = "<tool_call|>"
 _OPEN_RESPONSE = "<|tool_response>"  # where the model hands over to the tool
-_TAGS = (_OPEN_CHANNEL, _CLOSE_CHANNEL, _OPEN_CALL, _CLOSE_CALL, _OPEN_RESPONSE)
-_TAG = re.compile("(" + "|".join(map(re.escape, _TAGS)) + ")")
+TAGS = (_OPEN_CHANNEL, _CLOSE_CHANNEL, _OPEN_CALL, _CLOSE_CALL, _OPEN_RESPONSE)
+_TAG = re.compile("(" + "|".join(map(re.escape, TAGS)) + ")")
 # `<` occurs only at the start of a tag, so only the text from the last `<` on can be an unfinished one.
-_UNFINISHED = frozenset(tag[:length] for tag in _TAGS for length in range(1, len(tag)))
+_UNFINISHED = frozenset(tag[:length] for tag in TAGS for length in range(1, len(tag)))
 
 _THOUGHT = "thought\n"  # the channel's name
 
@@ -58,6 +58,13 @@ class ReplyParser:
         self._skip_space = False  # after a closing tag
         self._call: list[str] = []
         self._parts: list[tuple[Kind, list[str] | ToolCall]] = []
+
+    def feed_words(self, text: str) -> list[ReplyPart]:
+        """Text that is no tag, whatever it spells."""
+        rest, self._unfinished = self._unfinished, ""
+        if rest or text:
+            self._on_text(rest + text)
+        return self._take()
 
     def feed(self, text: str) -> list[ReplyPart]:
         text = self._unfinished + text

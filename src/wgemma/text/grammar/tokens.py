@@ -79,6 +79,10 @@ class TokenIndex:
         """The tokens that may follow `state`: bit i % 8 of byte i / 8 for token i."""
         return finished(self.masking(grammar, state))
 
+    def knows(self, state: State) -> bool:
+        """Whether the mask of a state is there already."""
+        return state in self._masks
+
     def masking(self, grammar: Grammar, state: State) -> Masking:
         """`mask` as a generator that yields every few milliseconds and returns the mask."""
         found = self._masks.get(state)
