@@ -62,6 +62,11 @@ def locate(target: str | Path | None) -> ModelFiles:
         if error.reason == "invalid_name" and _is_folder(text):
             raise SourceError(f"{text} is a folder; name the .gguf file in it.") from None
         raise
+    return stored_files(stored)
+
+
+def stored_files(stored: StoredModel) -> ModelFiles:
+    """The files of a model in the Ollama store."""
     return ModelFiles(
         name=str(stored.name),
         model=stored.model,

@@ -63,7 +63,7 @@ class Offer:
 
 def embedded_offer() -> Offer | None:
     """The model that comes with wgemma, if it is there."""
-    return None if embedded_model() is None else _offer(locate(None), embedded=True)
+    return None if embedded_model() is None else make_offer(locate(None), embedded=True)
 
 
 def stored_offers(store: Store) -> list[Offer]:
@@ -73,7 +73,7 @@ def stored_offers(store: Store) -> list[Offer]:
         try:
             params = {**DEFAULT_PARAMS, **model.params}
             files = ModelFiles(str(model.name), model.model, params=params, system=model.system, stored=model)
-            offers.append(_offer(files))
+            offers.append(make_offer(files))
         except (Error, OSError):
             continue
     return offers
@@ -93,10 +93,11 @@ def offer_of(target: str) -> Offer:
     files = locate(target)
     if not isinstance(files.model, Path):
         raise SourceError(f"{target} is on the web. Download it and pass the .gguf file.")
-    return _offer(files)
+    return make_offer(files)
 
 
-def _offer(files: ModelFiles, embedded: bool = False) -> Offer:
+def make_offer(files: ModelFiles, embedded: bool = False) -> Offer:
+    """What there is to say about a model."""
     path = Path(files.model)
     stat = path.stat()
     facts = _facts(path, stat.st_mtime_ns, stat.st_size)
