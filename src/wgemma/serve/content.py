@@ -6,12 +6,12 @@ from typing import Any
 
 from wgemma.errors import MediaError
 from wgemma.files.images import from_base64, image_size
-from wgemma.files.sounds import sound_seconds
+from wgemma.files.sounds import sound_format, sound_seconds
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.fields import Fields
 from wgemma.serve.problems import Problem, bad
 
-DATA_URL = "data:"
+_HEAD = 4096  # characters that tell what is in base64; a multiple of four
 
 
 class Media:
@@ -35,6 +35,12 @@ class Media:
             limit = BOUNDS.pixels // 10**6
             raise bad(f"{where} has {width}×{height} pixels; the limit is {limit} million.", where)
         return {"type": "image", "image": data}
+
+    def either(self, text: Any, where: str) -> dict[str, Any]:
+        """A picture, or a sound that is sent in its place."""
+        if isinstance(text, str) and sound_format(self._bytes(text[:_HEAD], where, "picture")):
+            return self.sound(text, where)
+        return self.picture(text, where)
 
     def sound(self, text: Any, where: str) -> dict[str, Any]:
         data = self._bytes(text, where, "sound")

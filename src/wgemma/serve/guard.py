@@ -52,7 +52,7 @@ class Guard:
         try:
             self._check(scope, headers, origin)
         except Problem as problem:
-            refusal = failure(shape_for(scope["path"], headers), problem)
+            refusal = failure(shape_for(scope["path"]), problem)
             await refusal(scope, receive, _with(send, HEADERS))
             return
         extra = dict(HEADERS)

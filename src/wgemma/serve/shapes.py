@@ -1,10 +1,10 @@
-"""Which API's JSON an error has, where the address alone tells."""
+"""Which API's JSON an error has, where only the address is known."""
 
-from collections.abc import Mapping
-
-from wgemma.serve import openai
+from wgemma.serve import anthropic, ollama, openai
 from wgemma.serve.exchange import Shape
 
 
-def shape_for(path: str, headers: Mapping[str, str]) -> Shape:
-    return openai.error
+def shape_for(path: str) -> Shape:
+    if path.startswith("/v1/messages"):
+        return anthropic.error
+    return ollama.error if path == "/" or path.startswith("/api/") else openai.error

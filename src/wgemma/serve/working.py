@@ -10,7 +10,7 @@ from wgemma.api import Model, Part, PromptProgress
 from wgemma.errors import Error
 from wgemma.serve.ask import Ask, Call, Event, Finish, Started, Text, Thinking
 from wgemma.serve.models import Lent
-from wgemma.text.tokenizer import Tokenizer
+from wgemma.text.tokenizer import MARKUP, Tokenizer
 from wgemma.together import merged
 
 AT_A_TIME = 64  # prompts of one request
@@ -88,12 +88,14 @@ def _events(part: Part, calls: dict[int, int]) -> Iterator[Event]:
             yield Call(call.name, call.arguments, calls[part.index], part.index)
             calls[part.index] += 1
         else:
-            yield Text(call.raw, part.index, part.logprobs)
+            yield Text(call.raw, part.index)
     elif part.kind == "thinking":
         if part.text:
             yield Thinking(part.text, part.index)
-    elif part.text or part.logprobs:
-        yield Text(part.text, part.index, part.logprobs)
+    else:
+        logprobs = [token for token in part.logprobs if token.text not in MARKUP]
+        if part.text or logprobs:
+            yield Text(part.text, part.index, logprobs)
 
 
 async def _continue(lent: Lent, ask: Ask, hearing: Hearing) -> AsyncGenerator[Event, None]:
