@@ -11,14 +11,27 @@ if TYPE_CHECKING:
 
 
 def parser() -> "argparse.ArgumentParser":
-    from wgemma.cli import app, bench, doctor, finetune, list_models, merge, run, show, tokenize, transcribe, verify
+    from wgemma.cli import (
+        app,
+        bench,
+        doctor,
+        finetune,
+        list_models,
+        merge,
+        run,
+        serve,
+        show,
+        tokenize,
+        transcribe,
+        verify,
+    )
     from wgemma.cli.parsing import Parser
     from wgemma.version import __version__
 
     top = Parser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, app, transcribe, list_models, show, finetune, merge, verify, tokenize, bench, doctor):
+    for verb in (run, app, serve, transcribe, list_models, show, finetune, merge, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 
