@@ -115,7 +115,7 @@ class Models:
     # -- in and out
 
     async def _enter(self, wanted: Wanted, context: int | None) -> Resident:
-        name = wanted.files.name
+        name, larger = wanted.files.name, None
         while True:
             one = self._residents.get(name)
             if one is not None and one.leaving:
@@ -123,7 +123,7 @@ class Models:
                 continue
             if one is None:
                 one = self._residents[name] = Resident(wanted.files)
-                self._begin(self._load(one, context))
+                self._begin(self._load(one, larger))
             self._use(one)
             try:
                 await one.ready.wait()
@@ -133,9 +133,11 @@ class Models:
             if one.failure is not None:
                 self._leave(one, 0)
                 raise problem_of(one.failure) from None
-            if context is None or not _is_short(one, context):
+            assert one.model is not None
+            larger = min(context or 0, one.model._config.context_length)
+            if larger <= one.model.backend.context:
                 return one
-            self._leave(one, self.settings.keep_alive)  # it is loaded again, with a larger context
+            self._leave(one, self.settings.keep_alive)  # it is loaded again, with more room
             await self._close(one)
 
     def _use(self, one: Resident) -> None:
@@ -236,9 +238,3 @@ class Models:
             if adapter not in one.model.adapters:
                 await asyncio.to_thread(one.model.load_adapter, self.catalogue.adapters[adapter], adapter)
         return {**one.own, adapter: 1.0}
-
-
-def _is_short(one: Resident, context: int) -> bool:
-    """Whether a larger context was asked for than the model is loaded with, and it could have one."""
-    assert one.model is not None
-    return one.model.backend.context < min(context, one.model._config.context_length)

@@ -38,15 +38,16 @@ class Service:
                     aclosing(events(lent, ask, hearing)) as found,
                 ):
                     async for event in found:
-                        now = perf_counter()
                         if isinstance(event, Started):
                             self._started(ask.model, event, begun, hearing)
                         elif isinstance(event, Finish):
                             reason = event.reason
                             self.meter.count("generation_tokens_total", ask.model, event.usage.generated)
-                        elif last is not None:
-                            self.meter.took("inter_token_latency_seconds", ask.model, now - last)
-                        last = now
+                        else:
+                            now = perf_counter()
+                            if last is not None:
+                                self.meter.took("inter_token_latency_seconds", ask.model, now - last)
+                            last = now
                         yield event
             except (GeneratorExit, asyncio.CancelledError):
                 reason = "cancelled"
