@@ -44,7 +44,7 @@ def seconds(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return math.inf if value < 0 else min(float(value), 1e12)
+        return math.inf if value < 0 else float(min(value, 1e12))
     if not isinstance(value, str):
         return None
     text = value.strip()
