@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
         found["keep_alive"] = kept
     if options.origin:
         found["origins"] = tuple(options.origin)
-    if key is None and "*" in found.get("origins", ()):
+    anybody = ("http://anybody.example", "https://anybody.example")
+    if key is None and any(fnmatchcase(page, form) for page in anybody for form in found.get("origins", ())):
         raise SettingsError("any web page could use this server: list the pages, or set a key.")
     return {
         **found,
