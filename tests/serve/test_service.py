@@ -108,6 +108,54 @@ def test_open_requests_end_before_the_server_does() -> None:
     assert garage.last.closed
 
 
+def test_a_model_hears_all_that_was_asked_for() -> None:
+    garage, schema = Garage(), {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
+    with serving(load=garage) as api:
+        api.ask(
+            PATH,
+            {
+                **ASK,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+                "tools": [tool],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+                "parallel_tool_calls": False,
+                "reasoning_effort": "high",
+                "seed": 5,
+                "presence_penalty": 1,
+                "max_tokens": 7,
+                "logprobs": True,
+            },
+        )
+        (asked,) = garage.last.asked
+        assert asked == {
+            "messages": ASK["messages"],
+            "format": schema,
+            "tools": [tool],
+            "tool_choice": "f",
+            "parallel_tool_calls": False,
+            "think": "high",
+            "seed": 5,
+            "presence_penalty": 1,
+            "repeat_last_n": -1,
+            "max_tokens": 7,
+            "logprobs": 0,
+            "shift": False,
+            "adapter": None,
+        }
+        api.ask(PATH, ASK)
+        assert garage.last.asked[1] == {"messages": ASK["messages"], "think": False, "shift": False, "adapter": None}
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused() -> None:
+    with serving(load=Garage()) as api:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+        for stream in (False, True):
+            answer = api.ask(PATH, {**ASK, "response_format": form, "stream": stream})
+            assert answer.status == 400
+            check(OPENAI_ERROR, answer.json)
+
+
 def test_what_was_done_is_counted() -> None:
     garage = Garage(words=4)
     with serving(load=garage) as api:

@@ -1,5 +1,6 @@
 """From an Ask to its Events, on a loaded model."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 from wgemma.api import Model, Part, PromptProgress
 from wgemma.errors import Error
+from wgemma.formats import resolve
 from wgemma.serve.ask import Ask, Call, Event, Finish, Started, Text, Thinking
 from wgemma.serve.models import Lent
 from wgemma.text.tokenizer import MARKUP, Tokenizer
@@ -70,6 +72,8 @@ def _chat_options(lent: Lent, ask: Ask, hearing: Hearing) -> dict[str, Any]:
 
 async def _chat(lent: Lent, ask: Ask, hearing: Hearing) -> AsyncGenerator[Event, None]:
     assert ask.messages is not None
+    if ask.format is not None:
+        await asyncio.to_thread(resolve, ask.format)  # compiles it where that holds up nobody; the result is kept
     calls = dict.fromkeys(range(ask.n), 0)
     async with lent.model.achat(ask.messages, **_chat_options(lent, ask, hearing)) as answer:
         async for part in answer:
