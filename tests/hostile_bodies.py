@@ -96,14 +96,14 @@ STRANGE: list[Any] = [
 class Client:
     """Calls the app itself, without a socket; its models are made up unless it loads others."""
 
-    def __init__(self, load: Load | None = None) -> None:
+    def __init__(self, load: Load | None = None, settings: Settings | None = None) -> None:
         self.runner = asyncio.Runner()
         self.garage = Garage()
-        self.load = load or self.garage
+        self.load, self.settings = load or self.garage, settings or Settings()
         self.app = self.runner.run(self._make())
 
     async def _make(self) -> Any:
-        return make_app(Service(Settings(), self.load))
+        return make_app(Service(self.settings, self.load))
 
     def post(self, path: str, body: bytes) -> tuple[int, bytes]:
         return self.runner.run(asyncio.wait_for(self._post(path, body), 10))

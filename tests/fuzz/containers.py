@@ -130,8 +130,8 @@ def readers() -> list[Reader]:
         return "read"
 
     return [
-        Reader("gguf", 180, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
-        Reader("safetensors", 100, make_safetensors, examine_adapter),
-        Reader("adapter config", 100, make_config, examine_adapter),
+        Reader("gguf", 160, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
+        Reader("safetensors", 90, make_safetensors, examine_adapter),
+        Reader("adapter config", 90, make_config, examine_adapter),
         Reader("adapter gguf", 50, lambda dice: (mutate(gguf_adapter, dice),), examine_adapter),
     ]

@@ -10,7 +10,7 @@ class Bounds:
     pictures: int = 32
     pixels: int = 50_000_000  # of one picture
     seconds: float = 1800  # of all sounds together
-    prompt: int = 8 << 20  # characters of all messages together
+    prompt: int = 2 << 20  # characters of all messages together: twice what fills the largest context
     messages: int = 4096
     tools: int = 256
     schema: int = 256 << 10  # characters of a schema or of all tool declarations

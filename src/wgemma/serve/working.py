@@ -75,8 +75,11 @@ async def _chat(lent: Lent, ask: Ask, hearing: Hearing) -> AsyncGenerator[Event,
     if ask.format is not None:
         await asyncio.to_thread(resolve, ask.format)  # compiles it where that holds up nobody; the result is kept
     calls = dict.fromkeys(range(ask.n), 0)
+    callable_tools = bool(ask.tools) and ask.tool_choice != "none"
     async with lent.model.achat(ask.messages, **_chat_options(lent, ask, hearing)) as answer:
         async for part in answer:
+            if part.tool_call is not None and not callable_tools:
+                continue  # it called what nobody offered
             for event in _events(part, calls):
                 yield event
 
