@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from anthropic import Anthropic, AsyncAnthropic, BadRequestError, NotFoundError
+from pydantic import BaseModel, Field
 
 from api_server import TINY, Api
 
@@ -51,6 +52,22 @@ def test_a_tool_and_its_result(client: Anthropic) -> None:
     ]
     answer = client.messages.create(model=TINY, max_tokens=8, messages=turns, tools=[WEATHER]).content[0]
     assert answer.type == "text" and "sunny" in answer.text
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=99)
+
+
+def test_structured_output(client: Anthropic) -> None:
+    message = client.messages.parse(model=TINY, max_tokens=99, messages=HELLO, output_format=Person)
+    assert isinstance(message.parsed_output, Person)
+
+
+def test_a_tool_that_must_be_used(client: Anthropic) -> None:
+    choice: Any = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+    message = client.messages.create(model=TINY, max_tokens=99, messages=HELLO, tools=[WEATHER], tool_choice=choice)
+    assert [block.type for block in message.content] == ["tool_use"]
 
 
 def test_pictures_and_counts(client: Anthropic, data: Path) -> None:

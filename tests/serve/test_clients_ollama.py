@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ollama import AsyncClient, Client, ResponseError
+from pydantic import BaseModel, Field
 
 from api_server import TINY, Api
 
@@ -40,6 +41,16 @@ def test_tools_from_functions(client: Client) -> None:
     result = {"role": "tool", "tool_name": "get_weather", "content": "sunny"}
     more = client.chat(TINY, [*ASKS_WEATHER, message, result], tools=[get_weather], options={"num_predict": 8})
     assert "sunny" in (more.message.content or "")
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=99)
+
+
+def test_structured_output(client: Client) -> None:
+    message = client.chat(TINY, HELLO, format=Person.model_json_schema()).message
+    assert Person.model_validate_json(message.content or "").age < 100
 
 
 def test_generate_and_media(client: Client, data: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel, Field
 
 from api_server import TINY, Api
 
@@ -83,6 +84,25 @@ def test_responses(client: OpenAI) -> None:
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
     more: Any = [*asked, call, result]
     assert "sunny" in client.responses.create(model=TINY, input=more, tools=tools, max_output_tokens=8).output_text
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=99)
+
+
+def test_structured_output(client: OpenAI) -> None:
+    chat = client.chat.completions.parse(model=TINY, messages=HELLO, response_format=Person)
+    assert isinstance(chat.choices[0].message.parsed, Person)
+    with client.chat.completions.stream(model=TINY, messages=HELLO, response_format=Person) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
+    assert isinstance(client.responses.parse(model=TINY, input="x", text_format=Person).output_parsed, Person)
+
+
+def test_a_tool_that_must_be_called(client: OpenAI) -> None:
+    choice: Any = {"type": "function", "function": {"name": "get_weather"}}
+    answer = client.chat.completions.create(model=TINY, messages=HELLO, tools=[WEATHER], tool_choice=choice)
+    assert answer.choices[0].message.tool_calls
 
 
 def test_media(client: OpenAI, data: Path) -> None:
