@@ -3,12 +3,12 @@
 A request travels through these files, top to bottom:
 
     listening  a socket, uvicorn, and how the server ends: no new requests, then the open ones, then the models
-    guard      who may ask: Host, Origin, key; bodies counts what all requests may send together
-    app        which address is whose: the table of routes, made by `make_app(Service)`
-    ollama     openai     anthropic     each API's JSON → Ask, and Events → its JSON, NDJSON or SSE
+    guard      who may ask: Host, Origin, key; and how much all bodies together may hold
+    app        which address is whose, from each API's *_routes; made by `make_app(Service)`
+    ollama, openai, anthropic   each API's JSON → Ask, and Events → its JSON, NDJSON or SSE (some in *_events)
     exchange   one request's life: answer in one piece or as a stream, and stop when the client leaves
-    service    the queue in front of the models: a full one answers 503; counts everything for metrics
-    models     which models there are, which are loaded, and when they go
+    service    the queue in front of the models, where a full one answers 503; counts everything for metrics
+    models     which models of the catalogue are loaded, and when they go
     working    from an Ask to its Events, on a loaded model
 
 One `Ask` (ask.py) is everything an API can want of a model, in wgemma's own words; `Started`, `Text`, `Thinking`,
