@@ -81,6 +81,12 @@ def test_names_do_not_tell_which_files_exist(api: Api, tmp_path: Path) -> None:
     assert said[0].replace(b"there", b"x") == said[1].replace(b"gone1", b"x")
 
 
+def test_a_body_of_millions_of_values_is_not_parsed(api: Api) -> None:
+    """It would hold up everybody else for seconds."""
+    body = b'{"model": "x", "a": [' + b"[1]," * BOUNDS.values + b"1]}"
+    assert api.ask(PATH, body).status == 413
+
+
 def test_no_number_is_too_negative_or_too_large() -> None:
     """CVE-2026-21869: a negative count."""
     body: dict[str, Any] = {"model": TINY, "messages": [{"role": "user", "content": "x"}], "stream": False}

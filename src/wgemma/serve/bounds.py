@@ -7,6 +7,7 @@ from dataclasses import dataclass
 class Bounds:
     body: int = 64 << 20  # bytes of a request's body
     bodies: int = 1 << 30  # bytes of all bodies that are being worked on
+    values: int = 1 << 20  # commas and brackets of a body: parsing a million takes a moment, and nobody else runs
     pictures: int = 32
     pixels: int = 50_000_000  # of one picture
     seconds: float = 1800  # of all sounds together

@@ -9,13 +9,15 @@ from typing import Any
 from wgemma.checks import shown
 from wgemma.files.json_text import parse_json
 from wgemma.serve.bounds import BOUNDS
-from wgemma.serve.problems import bad
+from wgemma.serve.problems import Problem, bad
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(body: bytes) -> "Fields":
     """The object in a request's body. Halves of surrogate pairs, which no text may hold, become U+FFFD."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > BOUNDS.values:
+        raise Problem(413, f"The body has more than {BOUNDS.values} values.", code="request_too_large")
     try:
         value = parse_json(body)
     except ValueError as error:
