@@ -48,6 +48,12 @@ def test_any_page_needs_a_key(origin: str, capsys: pytest.CaptureFixture[str]) -
     assert "any web page could use this server" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["cats", "cats=", "=x.gguf", "cats=nowhere.gguf"])
+def test_adapters_have_a_name_and_a_file(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--adapter", given, "--port", "0"]) == 1
+    assert "--adapter" in capsys.readouterr().err
+
+
 def test_the_environment_of_ollama_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "0.0.0.0:0")
     assert main(["serve"]) == 1

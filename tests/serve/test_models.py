@@ -91,6 +91,22 @@ def test_whoever_still_uses_it_keeps_it() -> None:
     run(work())
 
 
+def test_a_model_in_use_can_be_let_go_for_later() -> None:
+    garage = Garage(words=10, pause=0.01)
+
+    async def work() -> None:
+        service = made(garage)
+        slow = asyncio.ensure_future(answered(service))
+        await asyncio.sleep(0.03)
+        await service.load(Ask(TINY, keep_alive=0))
+        assert not slow.done() and service.models.resident() == []
+        assert await slow == "word " * 10
+        await asyncio.sleep(0.03)
+        assert garage.open == []
+
+    run(work())
+
+
 def test_another_model_takes_the_place_of_the_one_that_was_not_used_for_longest(store: list[str]) -> None:
     garage = Garage()
 

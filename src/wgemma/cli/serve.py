@@ -12,11 +12,12 @@ from typing import Any
 
 from wgemma.cli.output import as_json
 from wgemma.errors import Error, SettingsError
+from wgemma.files.paths import user_path
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("serve", help="serve models by Ollama's, OpenAI's and Anthropic's APIs")
-    verb.add_argument("models", metavar="MODEL", nargs="*", help="offer this .gguf path or URL, too; repeatable")
+    verb.add_argument("models", metavar="MODEL", nargs="*", help="offer this .gguf path or URL, too")
     verb.add_argument("--host", metavar="H", help="listen on this address (default: OLLAMA_HOST or 127.0.0.1)")
     verb.add_argument("--port", type=_port, metavar="N", help="use this port (default: 11434, or the next free one)")
     verb.add_argument("--api-key", metavar="KEY", help="answer only requests with this key (or WGEMMA_API_KEY)")
@@ -110,7 +111,9 @@ def _adapter(text: str) -> tuple[str, Path]:
     name, mark, path = text.partition("=")
     if not mark or not name or not path:
         raise SettingsError(f"--adapter {text}: write NAME=PATH.")
-    return name, Path(path).expanduser()
+    if not (found := user_path(path)).exists():
+        raise SettingsError(f"--adapter {text}: there is no {path}.")
+    return name, found
 
 
 def _is_address(host: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
+from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate, stored_files
 from wgemma.files.ollama import Name, Store
 from wgemma.serve.problems import Problem, log, no_model
@@ -83,9 +84,12 @@ class Catalogue:
 
 
 def _given(target: str) -> ModelFiles:
-    """A model from the command line; a file is called by its name without folder and suffix."""
+    """A model from the command line; a file is called by its name without folder and suffix; a
+    URL is downloaded first."""
     files = locate(target)
     if files.stored is not None or files.name == NAME:
         return files
-    path = files.model if isinstance(files.model, Path) else Path(str(files.model).partition("?")[0])
-    return ModelFiles(path.stem, files.model, params=files.params)
+    if isinstance(files.model, Path):
+        return ModelFiles(files.model.stem, files.model, params=files.params)
+    name = Path(files.model.partition("?")[0]).stem
+    return ModelFiles(name, download(files.model), params=files.params)

@@ -1,7 +1,7 @@
 """What the server has done, in Prometheus' text form, under the names that vLLM's dashboards know."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 PREFIX = "wgemma:"
@@ -45,14 +45,14 @@ class Meter:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
-        self._times: dict[str, dict[str, Histogram]] = {name: {} for name in _HISTOGRAMS}
+        self._times: dict[str, defaultdict[str, Histogram]] = {name: defaultdict(Histogram) for name in _HISTOGRAMS}
         self._done: Counter[tuple[str, str]] = Counter()
 
     def count(self, name: str, model: str, amount: int) -> None:
         self._counts[name][model] += amount
 
     def took(self, name: str, model: str, seconds: float) -> None:
-        self._times[name].setdefault(model, Histogram()).add(seconds)
+        self._times[name][model].add(seconds)
 
     def ended(self, model: str, reason: str) -> None:
         """A request ended: stop, length, tool, cancelled or error."""

@@ -102,9 +102,12 @@ class Models:
             self._leave(one, self.settings.keep_alive if keep_alive is None else keep_alive)
 
     async def unload(self, name: str) -> None:
-        """Lets a model go as soon as nobody uses it."""
+        """Lets a model go, now or when its requests are done; does not wait for them."""
         one = self._residents.get(self.catalogue.find(name).files.name)
-        if one is not None:
+        if one is not None and one.users:
+            self._begin(self._close(one))
+            await asyncio.sleep(0)  # from now on nobody new gets it
+        elif one is not None:
             await self._close(one)
 
     async def close(self) -> None:

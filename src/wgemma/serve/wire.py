@@ -28,8 +28,7 @@ class Writer(Protocol):
     def whole(self, answer: Whole) -> dict[str, Any]: ...
 
 
-def dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(value: Any) -> str:
