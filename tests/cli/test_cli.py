@@ -143,7 +143,14 @@ ODD = (
     "=",
     ",",
 )
-PARSED = {"app", "doctor", "finetune", "list", "ls"}  # only that, because some values are good enough to begin with
+PARSED = {
+    "app",
+    "doctor",
+    "finetune",
+    "list",
+    "ls",
+    "serve",
+}  # only that, because some values are good enough to begin with
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:

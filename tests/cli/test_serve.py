@@ -48,6 +48,12 @@ def test_any_page_needs_a_key(origin: str, capsys: pytest.CaptureFixture[str]) -
     assert "any web page could use this server" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["--slots=0", "--slots=65", "--context=-1", "--keep-alive=soon"])
+def test_numbers_are_checked_before_it_starts(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", given, "--port", "0"]) == 1
+    assert given.partition("=")[0] in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", ["cats", "cats=", "=x.gguf", "cats=nowhere.gguf"])
 def test_adapters_have_a_name_and_a_file(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--adapter", given, "--port", "0"]) == 1

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from wgemma.checks import whole
 from wgemma.cli.output import as_json
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
@@ -83,9 +84,9 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
 
     found = from_environment(os.environ)
     key = options.api_key or os.environ.get("WGEMMA_API_KEY") or None
-    for name in ("slots", "context"):
+    for name, most in (("slots", 64), ("context", 1 << 24)):
         if getattr(options, name) is not None:
-            found[name] = getattr(options, name)
+            found[name] = whole(f"--{name}", getattr(options, name), 1, most)
     if options.keep_alive is not None:
         kept = seconds(options.keep_alive)
         if kept is None:
