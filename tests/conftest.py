@@ -29,10 +29,11 @@ settings.load_profile("wgemma")
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own: theirs is never the user's."""
+    """A cache folder and a store of the tests' own: theirs are never the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("WGEMMA_MODELS", str(folder / "store"))
         yield folder
 
 

@@ -107,7 +107,7 @@ class Soak:
 
     def act(self) -> None:
         chance = self.dice.random()
-        if chance < 0.25 and len(self.live) < 3 * self.batch.slots:
+        if chance < 0.25 and len(self.live) < 3 * self.batch.seats.most:
             for _ in range(self.dice.choice((1, 1, 1, 6))):
                 self.arrive()
         elif chance < 0.28 and self.live:

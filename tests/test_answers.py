@@ -101,11 +101,11 @@ def test_dropping_an_answer_cancels_it(model: wgemma.Model) -> None:
     next(answer)
     assert isinstance(model.backend, GpuBackend)
     batch, pages = model.backend.batch, model.backend.runner.paging.pages
-    assert batch._running
+    assert batch.seats.jobs
     del answer
     gc.collect()
     model.reset()
-    assert not batch._running
+    assert not batch.seats.jobs
     assert [kind.held for kind in pages.values()] == [0, 0]
 
 

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
 
-def blocks(kind: str) -> list[str]:
-    return [text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == kind]
+def blocks(kind: str, file: str = "README.md") -> list[str]:
+    return [text for language, text in BLOCK.findall((ROOT / file).read_text("utf-8")) if language == kind]
 
 
 def test_the_readmes_python_runs(
@@ -32,16 +32,39 @@ def test_the_readmes_python_runs(
 
     monkeypatch.setattr(wgemma, "load", load)
     monkeypatch.chdir(ROOT)
-    chat, media, many = blocks("python")
+    chat, media, parse, many = blocks("python")
     exec(compile(chat, "README.md", "exec"), {})
     assert "Usage(prompt=" in capsys.readouterr().out
     after: dict[str, Any] = {}
     exec(compile(media, "README.md", "exec"), after)
     assert after["rows"].shape == (64, 256)
     capsys.readouterr()
+    exec(compile(parse, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "Person(name='Bob', age=12)\n3 + 4 = 7\n"
     exec(compile(many, "README.md", "exec"), {})
     told = capsys.readouterr().out.splitlines()
     assert {int(line.split()[0]) for line in told[:-3]} == set(range(40)) and len(eval(told[-3])) == 5
+
+
+def test_the_python_about_structured_answers_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = wgemma.load
+    monkeypatch.setattr(wgemma, "load", lambda name: asked(context=512))
+    names: dict[str, Any] = {}
+    told = []
+    for text in blocks("python", "docs/structured.md"):
+        exec(compile(text, "docs/structured.md", "exec"), names)
+        told.append(capsys.readouterr().out)
+    review, formats, refused, calls, run, *_ = told
+    text, parsed = review.splitlines()
+    assert eval(parsed, names) == names["Review"](**json.loads(text))
+    choice, score, verdict, points = map(eval, formats.splitlines())
+    assert choice in ("positive", "negative") and re.fullmatch(r"\d{1,2}/10", score)
+    assert verdict in ("yes", "no, too cold", "no, too slow") and 0 <= points["score"] <= 10
+    assert refused.startswith("#/unevaluatedItems cannot be enforced")
+    assert all(call.startswith("weather {") for call in calls.splitlines())
+    assert re.fullmatch(r"(stop|length|tool), \d calls", run.splitlines()[-1])
 
 
 def test_the_readmes_examples_are_those_that_teach_the_tiny_model_a_fact() -> None:
@@ -55,6 +78,11 @@ def test_every_command_of_the_readme_parses() -> None:
     assert len(commands) >= 9
     for command in commands:
         assert parser().parse_args(command).verb
+
+
+def test_every_command_about_structured_answers_parses() -> None:
+    lines = [line.partition("|")[0] for text in blocks("", "docs/structured.md") for line in text.splitlines()]
+    assert [parser().parse_args(shlex.split(line)[1:]).format for line in lines] == ["review.schema.json", "json"]
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -24,6 +24,8 @@ class Place:
 
 @dataclass
 class Tree:
+    """A tree."""
+
     name: str
     below: "list[Tree]" = field(default_factory=list)
 
@@ -119,10 +121,15 @@ def test_what_is_nested_is_written_in_place() -> None:
 
 def test_what_contains_itself_keeps_its_definition() -> None:
     def plant(tree: Tree) -> None:
-        """Plants."""
+        """Plants.
+
+        Args:
+            tree: what to plant
+        """
 
     found = declaration_of(plant)
     parameters = found["function"]["parameters"]
+    assert parameters["properties"]["tree"]["description"] == "what to plant"
     assert parameters["properties"]["tree"]["properties"]["below"] == {
         "type": "array",
         "items": {"$ref": "#/$defs/Tree"},
@@ -202,7 +209,7 @@ def wrong(data: bytes) -> None: ...
         (Weather, "the class Weather cannot be a tool"),
         (Weather.tell, "tell cannot be a tool: it is a method without its object. Pass object.tell."),
         (min, "min cannot be a tool"),
-        (wrong, "data: bytes has no JSON schema"),
+        (wrong, "the argument data of wrong: bytes has no JSON schema"),
     ],
 )
 def test_what_cannot_be_called_by_names_is_refused(function: Any, words: str) -> None:

@@ -24,8 +24,19 @@ def test_shares_add_up(readers: dict[str, Reader]) -> None:
 
 
 NAMES = (
-    *("gguf", "safetensors", "adapter config", "adapter gguf", "session", "checkpoint", "image", "sound", "manifest"),
-    *("JSONL", "messages", "reply", "options", "URL", "server", "body"),
+    *(
+        "gguf",
+        "parts",
+        "safetensors",
+        "adapter config",
+        "adapter gguf",
+        "session",
+        "checkpoint",
+        "image",
+        "sound",
+        "manifest",
+    ),
+    *("JSONL", "messages", "reply", "options", "URL", "server", "registry", "listing", "Modelfile", "body"),
 )
 
 

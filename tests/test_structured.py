@@ -62,13 +62,15 @@ def test_random_weights_call_tools_as_declared(wild: wgemma.Model, count: int, a
         parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
         options = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": seed % 2 == 0}
         for answer in wild.chat(HELLO, n=answers, seed=seed, **options, **WILD).alternatives:
-            calls = answer.tool_calls
-            if calls and calls[-1].error is None:
+            calls = [call for call in answer.tool_calls if call.error is None]
+            for call in calls:
+                assert valid(parameters[call.name], call.arguments), (parameters[call.name], call)
+            if answer.finish_reason == "tool":
                 complete += 1
-                assert answer.text == ""
-                for call in calls:
-                    assert valid(parameters[call.name], call.arguments), (parameters[call.name], call)
+                assert answer.text == "" and calls == answer.tool_calls
                 assert len(calls) == 1 or options["parallel_tool_calls"]
+            else:
+                assert answer.finish_reason == "length"
     assert complete >= 0.95 * count * answers
 
 

@@ -34,23 +34,22 @@ def schema_of(annotation: Any, where: str = "format") -> Schema:
 
 def build(annotation: Any, value: Any, where: str = "format") -> Any:
     """The Python object that the JSON `value` stands for; raises `SettingsError` if it does not fit."""
-    return Annotation(annotation, where).build(value)
+    return Annotation(annotation, where).build(value, where)
 
 
 class Annotation:
-    """An annotation that was read once, for many values."""
+    """An annotation that was read once, for many values. `where` names it, or the value, in errors."""
 
     def __init__(self, annotation: Any, where: str) -> None:
         self._kind = _Reader().read(annotation, where)
-        self._where = where
 
     def schema(self) -> Schema:
         book = _Definitions()
         root = self._kind.schema(book)
         return book.whole(root)
 
-    def build(self, value: Any) -> Any:
-        return self._kind.build(value, self._where)
+    def build(self, value: Any, where: str) -> Any:
+        return self._kind.build(value, where)
 
 
 def schemas_of(annotations: Mapping[str, Annotation]) -> tuple[dict[str, Schema], dict[str, Schema]]:

@@ -22,7 +22,7 @@ class SourceError(Error):
 
 
 class StoreError(Error):
-    """A name, manifest or blob in the Ollama store cannot be used.
+    """A name, manifest or blob of a stored model cannot be used.
 
     `reason` is a code for programs: not_found, invalid_name, missing_blob, bad_manifest, invalid_digest,
     no_model_layer, unsupported_architecture, unsupported_format, bad_digest.

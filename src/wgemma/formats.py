@@ -77,7 +77,7 @@ def resolve(format: Any) -> Format | None:
 def _of_annotation(annotation: Any) -> Format:
     known = Annotation(annotation, "format")
     grammar = compile_schema(known.schema())
-    return Format(grammar, lambda text: known.build(_json(text)))
+    return Format(grammar, lambda text: known.build(_json(text), "the answer"))
 
 
 def _compiled(format: Regex | Choice | Grammar) -> Compiled:
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
     """Mappings other than dicts are objects, too."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"it has {kind_of(value)} in it")
+    raise TypeError(f"{kind_of(value)} is not JSON")
 
 
 # -- what was compiled before

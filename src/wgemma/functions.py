@@ -1,7 +1,7 @@
 """Python functions as tools: what the model is told about them, and how they are called.
 
-A declaration comes from the signature, the annotations and the docstring, whose first paragraph describes the function
-and whose list of arguments, in Google's, NumPy's or reST style, describes them. `Annotated[str, "…"]` does, too.
+A declaration comes from the signature, the annotations and the docstring. An argument is described by the docstring, or
+by `Annotated[str, "…"]`.
 """
 
 import functools
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from wgemma.annotations import Annotation, Schema, hints_of, schemas_of
 from wgemma.checks import kind_of, shown
+from wgemma.docstrings import described_arguments, first_paragraph
 from wgemma.errors import SettingsError
 
 
@@ -36,7 +37,8 @@ class Function:
         schemas, definitions = schemas_of(self.parameters)
         properties = {name: _declared(schema, definitions) for name, schema in schemas.items()}
         for name, description in self.descriptions.items():
-            properties[name].setdefault("description", description)
+            if "description" not in schemas[name]:  # the argument's own; that of its class says less
+                properties[name]["description"] = description
         parameters = {"type": "object", "properties": properties}
         if self.required:
             parameters["required"] = list(self.required)
@@ -62,7 +64,7 @@ class Function:
         for name in self.required:
             if name not in values:
                 raise SettingsError(f"{self.name} needs the argument {name}.")
-        return {name: self.parameters[name].build(value) for name, value in values.items()}
+        return {name: self.parameters[name].build(value, name) for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +134,14 @@ def function_of(function: Any) -> Function:
         _refuse_uncallable(parameter, name, first=not parameters and not fixed)
         if parameter.name in fixed or parameter.kind is parameter.VAR_KEYWORD:
             continue
-        parameters[parameter.name] = Annotation(hints.get(parameter.name, Any), parameter.name)
+        where = f"the argument {parameter.name} of {name}"
+        parameters[parameter.name] = Annotation(hints.get(parameter.name, Any), where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
     text = (inspect.getdoc(inner) if routine is inner else routine.__doc__ or inspect.getdoc(type(inner))) or ""
     text = inspect.cleandoc(text)
-    descriptions = {key: meaning for key, meaning in _argument_descriptions(text).items() if key in parameters}
-    return Function(name, _first_paragraph(text), function, parameters, required, descriptions)
+    descriptions = {key: meaning for key, meaning in described_arguments(text).items() if key in parameters}
+    return Function(name, first_paragraph(text), function, parameters, required, descriptions)
 
 
 def _name_of(function: Any) -> str:
@@ -198,41 +201,6 @@ def _refers(value: Any) -> bool:
     if isinstance(value, dict):
         return isinstance(value.get("$ref"), str) or any(map(_refers, value.values()))
     return isinstance(value, list) and any(map(_refers, value))
-
-
-# -- docstrings
-
-_GOOGLE = re.compile(r"^(?:Args|Arguments|Parameters|Params):[ \t]*\n((?:[ \t]+.*(?:\n|$)|[ \t]*\n)+)", re.MULTILINE)
-_NUMPY = re.compile(r"^Parameters\n-{3,}[ \t]*\n((?:.*(?:\n|$))*?)(?=^\S.*\n-{3,}|\Z)", re.MULTILINE)
-_REST = re.compile(r"^:param\s+(?:[^:\n]*\s)?(\w+):[ \t]*(.*(?:\n(?!\s*:|\s*$).*)*)", re.MULTILINE)
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)", re.DOTALL)
-_NUMPY_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?::[^\n]*)?\n(.*)", re.DOTALL)
-_SECTION = re.compile(r"^(?::\w+|(?:Args|Arguments|Parameters|Params|Returns|Raises|Yields):?\s*$)", re.MULTILINE)
-
-
-def _first_paragraph(text: str) -> str:
-    section = _SECTION.search(text)
-    return _in_one_line((text[: section.start()] if section else text).strip().partition("\n\n")[0])
-
-
-def _argument_descriptions(text: str) -> dict[str, str]:
-    google, numpy = _GOOGLE.search(text), _NUMPY.search(text)
-    if google:
-        pairs = [_GOOGLE_ENTRY.fullmatch(entry) for entry in _entries(inspect.cleandoc("\n" + google[1]))]
-    elif numpy:
-        pairs = [_NUMPY_ENTRY.fullmatch(entry) for entry in _entries(inspect.cleandoc("\n" + numpy[1]))]
-    else:
-        pairs = list(_REST.finditer(text))
-    return {found[1]: _in_one_line(found[2]) for found in pairs if found}
-
-
-def _entries(block: str) -> list[str]:
-    """A list of entries, each with the lines that are indented below it."""
-    return [entry.strip() for entry in re.split(r"\n(?=\S)", block.strip()) if entry.strip()]
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 # -- results

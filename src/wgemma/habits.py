@@ -135,7 +135,7 @@ _OF_THE_PACKAGE = {
     "embed": 'wgemma.load("gemma4:e2b").embed(texts)',
     **dict.fromkeys(("Llama", "get_model", "AutoModelForCausalLM"), 'wgemma.load("gemma4:e2b")'),
     "list": "`wgemma list` on the command line",
-    "pull": "`ollama pull gemma4:e2b` on the command line",
+    "pull": "`wgemma pull gemma4:e2b` on the command line",
 }
 
 

@@ -46,12 +46,12 @@ class Loading:
 
 @checked
 def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Model:
-    """Loads the model `target`: an Ollama name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
+    """Loads the model `target`: a model's name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
 
     Options:
         device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
         context: the most tokens of prompt and reply together; by default as many as the model allows,
-            or its `num_ctx` in the Ollama store.
+            or its own `num_ctx`.
         kv: the type of the KV cache, "f16" (the default) or "f32".
         precision: "exact" (the default), or "fast": products of a few rows take 8-bit inputs, those around attention
             16-bit, if the GPU supports that; in prefill, feed-forward products take 8-bit inputs and all others f32.
@@ -171,13 +171,13 @@ async def _adapters(gguf: Gguf, config: Config, loading: Loading) -> Adapters:
     return beside
 
 
-def _on_disk(file: str | Path, progress: Callable[[int], None]) -> str | Path:
-    """A model's local file; a URL is downloaded first, and the download kept."""
-    if isinstance(file, Path):
+def _on_disk(file: str | Path | tuple[Path, ...], progress: Callable[[int], None]) -> Path | tuple[Path, ...]:
+    """A model's local files; a URL is downloaded first, and the download kept."""
+    if not isinstance(file, str):
         return file
-    from wgemma.files.download import download
+    from wgemma.files.download import download_parts
 
-    return download(file, progress=progress)
+    return download_parts(file, progress=progress)
 
 
 async def _backend(

@@ -57,7 +57,8 @@ class _Run(Whole[Part | ToolStep]):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The whole chat: what was asked, the replies, the results of tools and the answer. Goes on as it is."""
+        """The whole chat: what was asked, the replies, the results of tools and the answer. The next call takes it as
+        it is."""
         self._read()
         return self._messages
 

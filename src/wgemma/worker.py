@@ -38,6 +38,7 @@ from wgemma.errors import (
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.files.page_sources import PageError, PagePixels, PageSource
+from wgemma.files.parts import whole_name
 from wgemma.files.sounds import ARRAY_RATE, Sound
 from wgemma.gpu.browser import BrowserDevice
 from wgemma.loading import Loading, assemble
@@ -104,11 +105,10 @@ class Worker:
 
     async def _load(self, order: Any, tell: Tell) -> dict[str, Any]:
         await self._close()
-        sources = [PageSource(order.source, order.name or "")]
-        if order.projector:
-            sources.append(PageSource(order.projector))
+        parts = [PageSource(source) for source in order.source]
+        sources = [*parts, PageSource(order.projector)] if order.projector else parts
         try:
-            return await self._open(sources, order, tell)
+            return await self._open(sources, len(parts), order, tell)
         except BaseException as error:
             await self._close()
             for source in sources:
@@ -118,10 +118,15 @@ class Worker:
                     source.close()
             raise
 
-    async def _open(self, sources: list[PageSource], order: Any, tell: Tell) -> dict[str, Any]:
+    async def _open(self, sources: list[PageSource], parts: int, order: Any, tell: Tell) -> dict[str, Any]:
+        """Opens a model from its parts, often one, and its projector, if there is one."""
         stages = Stages()
         stages.begin("header")
-        opened = [await Gguf.aopen(source) for source in sources]
+        model = sources[:parts]
+        name = order.name or whole_name(model[0].name)
+        if parts == 1:
+            model[0].name = name
+        opened = [await Gguf.aopen(model), *[await Gguf.aopen(source) for source in sources[parts:]]]
         stages.begin("GPU")
         self._device = await BrowserDevice.open(self._home.openGpu, self._home.browser)
         self._device.roomy = self._device.roomy and not order.small
@@ -132,9 +137,9 @@ class Worker:
         on_gpu = (await table_choices(self._device, opened[0], config, options))[0]
         total = bytes_to_read(config, opened[0].tensors, table_on_gpu=on_gpu)
         progress = _Progress(total, tell, self._stops[order.id])
-        name = sources[0].name
         files = ModelFiles(name, name)
-        sources[0].waited = 0.0
+        for source in model:
+            source.waited = 0.0
         loading = Loading(options, self._device, progress=progress.add, stages=stages)
         self._model = await assemble(files, opened, loading)
         stages.begin("storage")
@@ -146,7 +151,7 @@ class Worker:
         for stage in stages.done:
             taken.append({"name": stage.name, "ms": 1e3 * stage.seconds})
             if stage.name == "weights":
-                taken[-1] |= {"bytes": progress.moved, "reading": 1e3 * sources[0].waited}
+                taken[-1] |= {"bytes": progress.moved, "reading": 1e3 * sum(source.waited for source in model)}
         timing = {"total": sum(stage["ms"] for stage in taken), "stages": taken}
         return self._info(self._model, self._device, opened) | {"loading": timing}
 

@@ -41,7 +41,7 @@ export const forget = async () => {};
 export const warm = () => {};
 
 export async function load(source, { onProgress, signal, ...options } = {}) {
-  scripted.loads.push({ source: source.name ?? source, ...options });
+  scripted.loads.push({ source: Array.isArray(source) ? source.map(({ name }) => name).join() : source, ...options });
   for (const loaded of [0, 5e8, 1e9]) {
     onProgress?.({ stage: "load", loaded, total: 1e9, text: "" });
     await soon(scripted.pause);

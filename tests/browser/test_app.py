@@ -215,6 +215,15 @@ def test_a_picked_model_may_bring_its_towers_in_a_second_file(app):
     assert "gemma.gguf" in app["model-select"].locator("option:checked").inner_text()
 
 
+def test_picked_parts_are_one_model(app):
+    names = ("m-00002-of-00002.gguf", "other.gguf", "m-00001-of-00002.gguf", "mmproj-F16.gguf")
+    app["pick-file"].set_input_files([{"name": name, "mimeType": "", "buffer": b"GGUF"} for name in names])
+    assert app.page.wait_for_function("() => scripted.loads.at(-1)?.projector && scripted.loads.at(-1).source")
+    app.ready()
+    assert app.page.evaluate("() => scripted.loads.at(-1).source") == f"{names[0]},{names[2]}"
+    assert "m.gguf" in app["model-select"].locator("option:checked").inner_text()
+
+
 def test_a_file_that_is_no_model_is_explained_and_the_chat_kept(app):
     app.ask("Hello")
     sentence = "notes.gguf is not a GGUF file. Choose another."

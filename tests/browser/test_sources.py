@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from face import Face
 
+from gguf_parts import cut, part_name
+from wgemma.files.gguf import Gguf
+
 
 @pytest.fixture(scope="module")
 def model(server: Any, micro: str) -> bytes:
@@ -187,3 +190,54 @@ def test_what_cannot_be_a_source_says_so(face: Face) -> None:
     for source in (None, 5, "http://"):
         told = face.attempt(source)
         assert told["code"] == "settings" and "URL" in told["message"]
+
+
+# -- models in parts
+
+
+@pytest.fixture(scope="module")
+def parts(model: bytes) -> dict[str, bytes]:
+    return {part_name("cut", i, 3): data for i, data in enumerate(cut(Gguf.open(model), 3), 1)}
+
+
+PICKED = """async (parts) => {
+  const files = await Promise.all(parts.map(async (name) => {
+    const answer = await fetch(`/models/${name}`, {headers: {Range: "bytes=0-"}});
+    return new File([await answer.blob()], name);
+  }));
+  return loadModel(files, {});
+}"""
+
+
+def test_one_part_of_a_model_loads_them_all(face: Face, server: Any, model: bytes, parts: dict[str, bytes]) -> None:
+    server.models |= parts
+    expected = face.load("/models/micro.gguf")["info"]
+    logits = face.floats("model.logits([5, 6, 7])")
+    told = face.load(f"/models/{list(parts)[1]}")
+    assert told["info"]["name"] == "cut.gguf" and told["info"]["parameters"] == expected["parameters"]
+    assert told["info"]["bytes"] == sum(map(len, parts.values()))
+    assert (face.floats("model.logits([5, 6, 7])") == logits).all()
+    assert {kept["name"] for kept in face.run("() => w.saved()")} >= parts.keys()
+    offered = face.run("async () => (await import('/ui/models.js')).offeredModels()")
+    (entry,) = [entry for entry in offered if entry["name"] == "cut.gguf"]
+    assert entry["url"].endswith(f"/models/{next(iter(parts))}") and entry["size"] == told["info"]["bytes"]
+    server.gone = True
+    face.load(f"/models/{list(parts)[2]}")
+    assert (face.floats("model.logits([5, 6, 7])") == logits).all()
+
+
+def test_picked_parts_load_in_any_order(face: Face, server: Any, model: bytes, parts: dict[str, bytes]) -> None:
+    server.models |= parts
+    names = list(parts)
+    told = face.run(PICKED, [names[2], names[0], names[1]])
+    assert told["info"]["name"] == "cut.gguf"
+    lacking = face.run(PICKED, [names[2], names[0]])
+    assert lacking["code"] == "not-gguf" and "3 parts, and part 2 is missing" in lacking["message"]
+    single = face.run(PICKED, names[:1])
+    assert single["code"] == "not-gguf" and "Open all of them together" in single["message"]
+
+
+def test_a_part_that_is_not_on_the_server_is_named(face: Face, server: Any, parts: dict[str, bytes]) -> None:
+    server.models |= {name.replace("cut", "less"): data for name, data in list(parts.items())[:2]}
+    failed = face.attempt("/models/less-00001-of-00003.gguf")
+    assert failed["code"] == "network" and "less-00003-of-00003.gguf" in failed["message"]

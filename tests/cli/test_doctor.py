@@ -1,6 +1,7 @@
 """`wgemma doctor`: what it finds here, and what it says if there is no GPU or a broken one."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +37,8 @@ def test_this_machine_is_well(capfd: pytest.CaptureFixture[str], data: Path) -> 
     assert set(found["versions"]) == {"wgemma", "Python", "wgpu", "numpy"}
     assert {check["kernel"] for check in found["checks"]} == QUICK
     assert all(check["cases"] and not check["failed"] and not check["trouble"] for check in found["checks"])
-    assert found["store"] == str(data / "ollama-store")
-    assert found["models"] > 0
+    assert found["stores"].keys() == {os.environ["WGEMMA_MODELS"], str(data / "ollama-store")}
+    assert sum(found["stores"].values()) > 0
 
 
 @needs_adapter

@@ -25,7 +25,7 @@ def test_the_table_holds_every_listed_model(store: Path, capsys: pytest.CaptureF
     expected = json.loads((store / "EXPECTED.json").read_text("utf-8"))["models"]
     assert main(["list"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "NOTE"]
+    assert header.split() == ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"]
     assert {row.split()[0] for row in rows} == {name for name, fields in expected.items() if fields["listed"]}
     tiny = next(row for row in rows if row.startswith("gemma4:tiny "))
     assert tiny.split()[1:6] == ["8f5b85e891fa", "1.3", "MB", "689K", "Q8_0"]
@@ -116,7 +116,7 @@ def test_an_empty_store_says_what_to_do(
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
     assert main(["list"]) == 0
     printed = capsys.readouterr()
-    assert "`ollama pull gemma4:e2b` gets one" in printed.out
+    assert "`wgemma pull gemma4:e2b` gets one" in printed.out
     assert "wgemma-tiny (15.5 MB) comes with wgemma" in printed.err
     assert main(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []

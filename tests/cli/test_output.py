@@ -108,11 +108,11 @@ def test_an_error_is_in_sentence_case_unless_it_begins_with_a_name(text: str, sh
 
 # Words that begin an error and are names: of settings, fields and files.
 NAMES = {
-    "adapter", "adapter.type", "arena", "betas", "cancel", "chats", "chunks", "context", "device", "general.type",
-    "instruction,", "kernels/", "logit_bias", "messages", "messages[", "module", "out", "peft_type",
-    "per_layer_token_embd.weight",
+    "adapter", "adapter.type", "arena", "betas", "cancel", "chats", "chunks", "context", "device", "format",
+    "general.type", "instruction,", "kernels/", "license", "logit_bias", "messages", "messages[", "module", "out",
+    "parameters", "peft_type", "per_layer_token_embd.weight",
     "rank_pattern", "rope_freqs.weight", "schedule", "seq", "target_parameters", "targets", "texts", "texts[", "think",
-    "tokenizer.ggml.tokens", "verify",
+    "tokenizer.ggml.tokens", "tool_choice", "tools", "verify",
     "warmup", "web/", "web/sw.js", "wgemma", "wgpu",
 }  # fmt: skip
 # What follows a place, as in "line 3: contains an image".

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from gguf_parts import write_parts
 from pseudo_terminal import PATIENCE, Terminal
-from range_server import good, serve
+from range_server import good, send, serve
 from wgemma.api import Answer as WholeText
 from wgemma.api import Part, Usage
 from wgemma.cli import main
@@ -233,6 +234,16 @@ def test_what_a_format_parses_is_part_of_the_json(
         assert record.get("parsed") == parsed and ("parsed" in record) == bool(format) and printed.err == ""
 
 
+def test_the_embedded_model_answers_in_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(
+        json.dumps({"type": "array", "prefixItems": [{"enum": ["yes", "no"]}], "items": False, "minItems": 1})
+    )
+    assert run_here(["run", "Is it late?", "--format", str(path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["parsed"] in (["yes"], ["no"]) and json.loads(record["text"]) == record["parsed"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -349,6 +360,24 @@ def test_a_url_is_downloaded_once_and_then_run_from_the_cache(
     again = capsys.readouterr()
     assert "downloading" not in again.err
     assert again.out == first.out
+
+
+def test_the_url_of_a_part_runs_the_whole_model(blob: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_here(["run", str(blob), "hello", *SHORT]) == 0
+    expected = capsys.readouterr().out
+    with Gguf.open(blob) as gguf:
+        parts = {path.name: path.read_bytes() for path in write_parts(tmp_path / "parts", gguf, 3)}
+
+    def answer(request: Any, start: int, stop: int) -> None:
+        data = parts[request.path.rpartition("/")[2]]
+        send(request, start, data[start:stop], len(data))
+
+    with serve(answer) as url:
+        part = url.replace("model.gguf", "model-00002-of-00003.gguf")
+        assert run_here(["run", part, "hello", *SHORT]) == 0
+        assert capsys.readouterr().out == expected
+        assert run_here(["show", part]) == 0
+        assert "parts           3" in capsys.readouterr().out
 
 
 def test_the_plan_names_every_part_and_their_sum() -> None:

@@ -69,10 +69,10 @@ def test_with_m_every_word_is_the_prompt() -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("gemma4:tinny", "gemma4:tinny is not in the Ollama store. Did you mean gemma4:tiny"),
-        ("gema4", "gema4:latest is not in the Ollama store. Did you mean gemma4:latest"),
-        ("some/model", "some/model:latest is not in the Ollama store."),
-        ("10:30", "10:30 is not in the Ollama store."),
+        ("gemma4:tinny", "gemma4:tinny is not on this computer. Did you mean gemma4:tiny"),
+        ("gema4", "gema4:latest is not on this computer. Did you mean gemma4:latest"),
+        ("some/model", "some/model:latest is not on this computer."),
+        ("10:30", "10:30 is not on this computer."),
         ("nowhere.gguf", "nowhere.gguf: no such file."),
         ("./nowhere", "'./nowhere' is not a model name."),
         (".", ". is a folder; name the .gguf file in it."),

@@ -100,7 +100,7 @@ def test_each_of_many_says_what_it_says_alone(model: wgemma.Model) -> None:
     assert together([lambda request=request: tokens(model, **request) for request in REQUESTS]) == alone
     assert backend_of(model).runner.slots.count == 8
     work = backend_of(model).batch
-    assert not work._running and not work._waiting and not work.busy
+    assert not work.seats.jobs and not work._waiting and not work.busy
 
 
 @pytest.mark.parametrize("thread", [True, False], ids=["with a thread", "as in a page"])
@@ -125,7 +125,7 @@ def test_tasks_of_an_event_loop_run_together(
         await anext(left)
         await left.aclose()
         await model._forget()
-        assert not backend_of(model).batch._running
+        assert not backend_of(model).batch.seats.jobs
         async with model.backend.turn():  # as the page closes it
             model.close()
         return found
@@ -166,7 +166,7 @@ def test_a_generation_is_little_ahead_of_its_reader_and_goes_on_when_he_does(mod
     reply, work = model.generate(ids_of_length(9), **endless(model, max_tokens=150)), backend_of(model).batch
     begun = [next(reply).id]
     until(lambda: not work.busy)
-    (job,) = work._running.values()
+    (job,) = work.seats.jobs.values()
     assert job.rests and UNREAD <= len(job.given) <= UNREAD + 8
     assert backend_of(model).idle
     assert begun + [piece.id for piece in reply] == expected
@@ -202,10 +202,10 @@ def test_whoever_leaves_gives_back_his_slot_and_his_pages(model: wgemma.Model, m
     thread = threading.Thread(target=lambda: next(waiting))
     thread.start()
     thread.join()
-    assert len(work._running) == 5
+    assert len(work.seats.jobs) == 5
     for reply in (*replies, waiting):
         reply.close()
-    until(lambda: not work._running and not work.busy)
+    until(lambda: not work.seats.jobs and not work.busy)
     model.reset()
     assert [kind.held for kind in pages.values()] == [0, 0]
     until(lambda: backend_of(model)._owner._thread is None)  # type: ignore[union-attr]
@@ -435,9 +435,9 @@ def test_a_reply_that_has_all_it_asked_for_leaves_no_row_behind(model: wgemma.Mo
     runner = backend_of(model).runner
     alone = batch.Batch(runner)
     alone.submit(Request(ids_of_length(60), 4, Sampling(temperature=0)))
-    while not alone._flight or alone._running[0].submitted < 4:
+    while not alone._flight or alone.seats.jobs[0].submitted < 4:
         run(alone.turn())
-    assert alone._running
+    assert alone.seats.jobs
     used, *_ = struct.unpack("<4I", run(runner.device.read(runner.slots.rows.buffer, 0, 16)))
     assert used == 0
     while alone.busy:

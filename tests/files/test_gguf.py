@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import wgemma.files.gguf as reader
 from gguf_writer import string, value, write_gguf
 from wgemma import Gguf, GgufError
-from wgemma.files.gguf import MAX_ENTRIES, MAX_STRING, NumberArray, StringArray
+from wgemma.files.arrays import NumberArray, StringArray
+from wgemma.files.gguf import MAX_ENTRIES, MAX_STRING
 from wgemma.files.ollama import Store
 from wgemma.files.quants import BLOCK_FORMATS
 from wgemma.files.sources import FileSource, MemorySource, check_span
@@ -137,7 +138,7 @@ HOSTILE = {
     # splits
     "one part of several": (
         write_gguf({"split.no": 1, "split.count": 3}),
-        r"part 2 of a GGUF split into 3 files \(split.count\).*llama-gguf-split --merge",
+        r"one of 3 parts \(split.count\). Open all of them together",
     ),
 }  # fmt: skip
 

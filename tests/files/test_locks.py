@@ -9,7 +9,7 @@ from platform import node
 import pytest
 
 from wgemma.errors import TrainingError
-from wgemma.files.locks import is_held, locked
+from wgemma.files.locks import break_if_stale, is_held, locked
 
 
 def gone_pid() -> int:
@@ -49,3 +49,20 @@ def test_a_pipe_in_the_locks_place_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(lock)
     with pytest.raises(TrainingError, match=r"process \?"), locked(lock, TrainingError):
         pass
+
+
+def test_a_process_killed_while_it_breaks_a_lock_blocks_nobody(tmp_path: Path) -> None:
+    lock, dead = tmp_path / "x.lock", f"{gone_pid()} {node()}"
+    for name in ("x.lock", "x.lock.guard"):
+        (tmp_path / name).write_text(dead)
+    with locked(lock, TrainingError):
+        assert is_held(lock)
+    (tmp_path / "x.lock").write_text(dead)
+    break_if_stale(lock)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_in_use_is_not_broken(tmp_path: Path) -> None:
+    with locked(tmp_path / "x.lock", TrainingError):
+        break_if_stale(tmp_path / "x.lock")
+        assert is_held(tmp_path / "x.lock")

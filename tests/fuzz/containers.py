@@ -10,6 +10,7 @@ from typing import Any
 import adapter_maker
 from fuzz.harness import Reader
 from fuzz.mutation import json_bytes, mutate
+from gguf_parts import cut
 from gguf_writer import write_gguf
 from wgemma import Gguf, GgufError, Tokenizer
 from wgemma.api import fitting_adapter
@@ -75,6 +76,22 @@ def examine_gguf(data: bytes) -> str:
     return "opened"
 
 
+PARTS = cut(Gguf.open(GGUFS[0]), 3)
+
+
+def make_parts(dice: Random) -> list[bytes]:
+    """Parts of one file: some changed, doubled, left out or in another order."""
+    parts = [mutate(part, dice) if dice.random() < 0.3 else part for part in PARTS]
+    return dice.choices(parts, k=dice.randrange(2, 5)) if dice.random() < 0.3 else dice.sample(parts, 3)
+
+
+def examine_parts(parts: list[bytes]) -> str:
+    gguf = Gguf.open(parts)
+    for name in gguf.tensors:
+        assert len(gguf.read(name)) == gguf.tensors[name].nbytes
+    return "opened"
+
+
 def _model() -> dict[str, Tensor]:
     gguf = Gguf.open(write_gguf(VOCABULARY, {"blk.0.attn_q.weight": ("F32", (COLUMNS, ROWS), None)}))
     return dict(gguf.tensors)
@@ -130,8 +147,9 @@ def readers() -> list[Reader]:
         return "read"
 
     return [
-        Reader("gguf", 160, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
-        Reader("safetensors", 90, make_safetensors, examine_adapter),
-        Reader("adapter config", 90, make_config, examine_adapter),
+        Reader("parts", 30, make_parts, examine_parts),
+        Reader("gguf", 110, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
+        Reader("safetensors", 70, make_safetensors, examine_adapter),
+        Reader("adapter config", 70, make_config, examine_adapter),
         Reader("adapter gguf", 50, lambda dice: (mutate(gguf_adapter, dice),), examine_adapter),
     ]

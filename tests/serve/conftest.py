@@ -13,6 +13,7 @@ def api(cache: Path, strict: None) -> Iterator[Api]:
     """A server with the embedded model, and no store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OLLAMA_MODELS", str(cache / "no-store"))
+        patch.setenv("WGEMMA_MODELS", str(cache / "no-store"))
         with serving() as running:
             yield running
 
@@ -21,3 +22,4 @@ def api(cache: Path, strict: None) -> Iterator[Api]:
 def no_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The user's own models stay out of it."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "store"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own-store"))

@@ -26,13 +26,15 @@ def store_api(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     write_gguf_adapter(adapter(blk__0__ffn_up=pair(columns, rows, scale=2.0)), file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+        patch.setenv("WGEMMA_MODELS", str(file.parent / "store"))
         with serving(Settings(adapters={"loud": file}, loaded=1)) as api:
             yield api
 
 
 @pytest.fixture(autouse=True)
-def no_store(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_store(data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path))
 
 
 def test_stored_models_are_listed_with_what_the_store_says(store_api: Api, data: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from gguf_writer import write_gguf
 from growth import growth
 from wgemma import GgufError, Tokenizer
-from wgemma.files import gguf
-from wgemma.files.gguf import StringArray
+from wgemma.files import arrays
+from wgemma.files.arrays import StringArray
 from wgemma.text.vocabulary import Index, Memo, Vocabulary
 
 TEXTS = st.lists(st.text(" ab\0é▁", max_size=4), max_size=20)
@@ -78,7 +78,7 @@ def test_one_merge_listed_many_times_costs_no_more_than_many_merges() -> None:
 @pytest.mark.parametrize("batch", [1, 2, 4096])
 @pytest.mark.parametrize("column", ["tokens", "merges"])
 def test_a_vocabulary_that_is_not_text_is_refused(column: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf, "_BATCH", batch)
+    monkeypatch.setattr(arrays, "BATCH", batch)
     metadata: dict[str, Any] = {
         "general.architecture": "gemma4",
         "tokenizer.ggml.tokens": ["a", "b", "c"],

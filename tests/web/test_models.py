@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gguf_parts import write_parts
 from gguf_writer import write_gguf
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error
+from wgemma.files.gguf import Gguf
+from wgemma.files.keeping import put_blob
+from wgemma.files.managing import Recipe, create
 from wgemma.files.ollama import Store
+from wgemma.files.stores import Stores
 from wgemma.web.models import Offer, by_id, embedded_offer, offer_of, stored_offers
 
 
@@ -74,7 +79,7 @@ def test_hostile_labels_are_passed_over(store: Path, label: object) -> None:
 def test_names_that_come_out_the_same_stay_apart() -> None:
     one = embedded_offer()
     assert one is not None
-    two = replace(one, name="other", digest="ab" * 32)
+    two = replace(one, name="other", parts=(replace(one.parts[0], digest="ab" * 32),))
     table = by_id([one, two, two])
     assert list(table) == [one.id, f"{'ab' * 32}.gguf"]
     assert table[one.id].digest == one.digest
@@ -88,8 +93,33 @@ def test_a_file_goes_by_its_name_and_hash(tmp_path: Path) -> None:
     assert offer.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_model_in_parts_is_one_offer_of_several_files(tmp_path: Path) -> None:
+    whole = write_gguf({"general.architecture": "gemma4"}, dict.fromkeys("abc", ("F32", (32,), None)))
+    paths = write_parts(tmp_path, Gguf.open(whole), 3, "my model")
+    offer = offer_of(str(paths[1]))
+    assert (offer.name, offer.url, offer.parameters) == ("my model", "models/my-model-00001-of-00003.gguf", 96)
+    assert [file.path for file in offer.files.values()] == paths
+    assert offer.size == sum(path.stat().st_size for path in paths) and offer.digest == ""
+
+
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "llama.gguf"
     path.write_bytes(write_gguf({"general.architecture": "llama"}))
     with pytest.raises(Error, match="not a gemma4 model"):
         offer_of(str(path))
+
+
+def test_a_projector_is_offered_beside_its_model(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    towers = write_gguf({"general.architecture": "clip"}, {"v.patch_embd.weight": ("F32", (4,), None)})
+    model = write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    stores = Stores.find()
+    digests = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in (model, towers)]
+    for digest, data in zip(digests, (model, towers), strict=True):
+        put_blob(stores.own, digest, [data])
+    list(create("mine", Recipe(files=dict(zip("ab", digests, strict=True)))))
+    (offer,) = stored_offers(stores.own)
+    record = offer.record()
+    assert record["projector"] == "models/mine-latest-mmproj.gguf" and record["url"] == "models/mine-latest.gguf"
+    assert record["capabilities"] == ["completion", "vision", "tools", "thinking"]
+    assert offer.files["mine-latest-mmproj.gguf"].path.read_bytes() == towers

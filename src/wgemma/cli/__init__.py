@@ -14,11 +14,16 @@ def parser() -> "argparse.ArgumentParser":
     from wgemma.cli import (
         app,
         bench,
+        copy_model,
+        create,
         doctor,
         finetune,
         list_models,
         merge,
+        pull,
+        remove,
         run,
+        running,
         serve,
         show,
         tokenize,
@@ -31,7 +36,8 @@ def parser() -> "argparse.ArgumentParser":
     top = Parser(prog="wgemma", description="Gemma 4 on any GPU, by WGSL over WebGPU.")
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (run, app, serve, transcribe, list_models, show, finetune, merge, verify, tokenize, bench, doctor):
+    models = (pull, list_models, show, copy_model, create, remove, running)
+    for verb in (run, app, serve, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 

@@ -44,7 +44,7 @@ def app(options: argparse.Namespace) -> int:
     if options.export is not None:
         return _export(options)
     if options.extra:
-        raise Error("--with is for --export; the app already offers every model in the Ollama store.")
+        raise Error("--with is for --export; the app already offers every model on this computer.")
     return _serve(options)
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ from wgemma.errors import AdapterError, DeviceError, SettingsError
 from wgemma.files.adapters import OpenAdapter, open_adapter
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
+from wgemma.files.parts import part_urls
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import HttpSource, NoRanges, is_url
 from wgemma.gpu.device import Device
@@ -61,8 +62,7 @@ def _short(files: ModelFiles) -> str:
 def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False) -> Opened:
     """Loads a model. `options` has device, context, kv, precision and ple, and optionally projector and adapter."""
     settings = Options(context=options.context, kv=options.kv, precision=options.precision, ple=options.ple)
-    path = fetch(target, quiet=quiet) if _is_download(target) else target
-    files = locate(path)
+    files = _fetched(target, quiet=quiet)
     start = time.perf_counter()
     adapters = open_adapters(getattr(options, "adapter", None) or ())
     device = choose_device(options.device, quiet=quiet)
@@ -80,7 +80,7 @@ def open_model(target: str, options: argparse.Namespace, *, quiet: bool = False)
         model = run(open_files(files, loading, projector=getattr(options, "projector", None)))
     if not quiet:
         model.backend.towers.watch = _loading_tower
-    return Opened(model, files, str(path), time.perf_counter() - start, device)
+    return Opened(model, files, files.name, time.perf_counter() - start, device)
 
 
 @contextmanager
@@ -182,6 +182,14 @@ def _tell(text: str, *, quiet: bool) -> None:
 
 def _is_download(target: str) -> bool:
     return is_url(target) and re.split("[?#]", target)[0].lower().endswith(".gguf")
+
+
+def _fetched(target: str, *, quiet: bool) -> ModelFiles:
+    """The model's files, which are downloaded first if `target` is a URL."""
+    if not _is_download(target):
+        return locate(target)
+    paths = [fetch(url, quiet=quiet) for url in part_urls(target)]
+    return locate(paths[0]) if len(paths) == 1 else replace(locate(target), model=tuple(paths))
 
 
 def fetch(url: str, *, quiet: bool = False) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wgemma.checks import counted
 from wgemma.cli.output import ON_THE_PROCESSOR, as_json, clean, table
 from wgemma.errors import DeviceError
-from wgemma.files.ollama import Store
+from wgemma.files.stores import Stores
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Device, Limits
 from wgemma.version import __version__
 
@@ -63,8 +63,7 @@ class Diagnosis:
     limits: Limits
     floor: Limits
     checks: list[Check]
-    store: str
-    models: int
+    stores: dict[str, int]  # models by folder
     hints: list[str]
 
 
@@ -87,7 +86,7 @@ def diagnose(*, quick: bool) -> Diagnosis:
         checks = list(_checks(device, quick))
     finally:
         device.close()
-    store = Store.find()
+    stores = Stores.find()
     return Diagnosis(
         versions=_versions(),
         adapters=listed,
@@ -97,8 +96,7 @@ def diagnose(*, quick: bool) -> Diagnosis:
         limits=device.limits,
         floor=DEFAULT_LIMITS,
         checks=checks,
-        store=str(store.root),
-        models=len(store.models()),
+        stores={str(store.root): len(store.models()) for store in (stores.own, stores.ollama)},
         hints=hints(device),
     )
 
@@ -215,8 +213,9 @@ def _print(diagnosis: Diagnosis) -> None:
     table(["LIMIT", "HERE", "WEBGPU'S MINIMUM"], _limit_rows(diagnosis))
     print()
     table(["KERNEL", "CASES", "WORST ERROR", "ALLOWED", "VERDICT"], [_check_row(check) for check in diagnosis.checks])
-    models = counted(diagnosis.models, "model") if diagnosis.models else "no models"
-    print(f"\nOllama store {clean(diagnosis.store)}: {models}")
+    print()
+    for folder, models in diagnosis.stores.items():
+        print(f"Model store {clean(folder)}: {counted(models, 'model') if models else 'no models'}")
     if diagnosis.hints:
         print("\nHints:")
         for hint in diagnosis.hints:

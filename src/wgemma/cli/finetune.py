@@ -42,7 +42,7 @@ Hear = Callable[[Progress], None]
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("finetune", help="train a LoRA adapter on your own examples")
-    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help="a model's name, a .gguf path or an http(s) URL")
     verb.add_argument("data", metavar="DATA", help="a .jsonl file: messages, prompt and completion, or Alpaca's keys")
     verb.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="write to this folder (default: DATA-lora)")
     verb.add_argument(

@@ -1,4 +1,4 @@
-"""`wgemma list`: lists the models in the Ollama store."""
+"""`wgemma list`: lists the models in wgemma's store and in Ollama's."""
 
 import argparse
 import sys
@@ -11,21 +11,22 @@ from wgemma.cli.output import as_json, human_bytes, table
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.ollama import StoredModel
+from wgemma.files.stores import Stores
 from wgemma.model.config import ARCHITECTURE, Config
 
 SHORT = {"missing_blob": "a file of it is missing", "no_model_layer": "it has no model file"}  # by StoreError.reason
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("list", help="list the models in the Ollama store", aliases=["ls"])
+    verb = verbs.add_parser("list", help="list the models on this computer", aliases=["ls"])
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=list_models)
 
 
 def list_models(options: argparse.Namespace) -> int:
-    store = Store.find()
-    models = store.models()
+    stores = Stores.find()
+    models = stores.models()
     problems = [problem(model) for model in models]
     if options.json:
         as_json([_record(model) | {"problem": why} for model, why in zip(models, problems, strict=True)])
@@ -38,13 +39,17 @@ def list_models(options: argparse.Namespace) -> int:
                 str(model.details["parameter_size"]),
                 str(model.details["quantization_level"]),
                 _age(time.time() - model.modified),
+                model.store.owner,
                 f"cannot run: {why}" if why else "",
             ]
             for model, why in zip(models, problems, strict=True)
         ]
-        table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "NOTE"], rows)
+        table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"], rows)
     else:
-        print(f"No models in {store.root}. `ollama pull gemma4:e2b` gets one; every command also takes a .gguf path.")
+        print(
+            f"No models in {stores.own.root} or {stores.ollama.root}. "
+            "`wgemma pull gemma4:e2b` gets one; every command also takes a .gguf path."
+        )
     embedded = embedded_model()
     if embedded and not options.json:
         size = human_bytes(embedded.stat().st_size)
@@ -58,6 +63,7 @@ def _record(model: StoredModel) -> dict[str, Any]:
         "digest": model.digest,
         "size": model.size,
         "modified": model.modified,
+        "store": model.store.root,
         "details": model.details,
     }
 
@@ -69,19 +75,19 @@ def problem(model: StoredModel) -> str | None:
     if family and family != ARCHITECTURE:
         return f"its architecture is {family:.40}; wgemma runs {ARCHITECTURE} only"
     try:
-        return _problem_of(model.model)
+        return _problem_of(model.files)
     except StoreError as error:
         return SHORT.get(error.reason) or _brief(error, str(model.name))
 
 
 @cache
-def _problem_of(path: Path) -> str | None:
+def _problem_of(files: Path | tuple[Path, ...]) -> str | None:
     """The same by the file's header; many tags share one file."""
     try:
-        with Gguf.open(path) as gguf:
+        with Gguf.open(files) as gguf:
             Config.from_gguf(gguf)
     except Error as error:
-        return _brief(error, str(path))
+        return _brief(error, str(files if isinstance(files, Path) else files[0]))
     return None
 
 

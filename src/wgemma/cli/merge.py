@@ -39,7 +39,7 @@ SLAB = 32 << 20  # bytes of float32 worked on at a time
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("merge", help="merge an adapter into a new model file")
-    verb.add_argument("model", metavar="MODEL", nargs="?", help="an Ollama name, a .gguf path or an http(s) URL")
+    verb.add_argument("model", metavar="MODEL", nargs="?", help="a model's name, a .gguf path or an http(s) URL")
     verb.add_argument("adapter", metavar="ADAPTER", help="a PEFT folder or a .gguf adapter")
     verb.add_argument("-o", "--output", metavar="FILE", type=user_path, required=True, help="write to this file")
     verb.add_argument("--scale", type=float, default=1.0, metavar="S", help="scale the adapter (default: 1)")
@@ -100,8 +100,13 @@ def _report(options: argparse.Namespace, model: str, adapter: str, changed: int,
         print(f"{options.output} is {model} with {adapter}: {counts}, {human_bytes(size)}.")
 
 
-def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path, *, replace: bool) -> int:
+def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple[Path, ...], *, replace: bool) -> int:
     """The size of the new file; raises if it cannot or must not be written."""
+    if gguf.parts > 1:
+        raise Error(
+            f"{gguf.source.name} is in {gguf.parts} parts, and merge wants a single file. "
+            "Join them first: llama-gguf-split --merge FIRST-PART OUT.gguf"
+        )
     for name in changes:
         tensor = gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
         if tensor.type not in QUANTIZERS:

@@ -11,8 +11,9 @@ from wgemma.cli.chat_media import Content, attach, message, named_media
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statistics
 from wgemma.cli.output import as_json, clean
+from wgemma.cli.pull import offer, pullable
 from wgemma.cli.repl import Repl, write
-from wgemma.cli.words import add_model_option, model_and_words
+from wgemma.cli.words import add_model_option, model_and_words, named_model
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.thinking import LEVELS
 from wgemma.errors import Error, SettingsError
@@ -127,6 +128,7 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = _settings(options)  # reports a bad setting before anything is loaded
+    _offer_to_pull(options)
     target, words = model_and_words(options)
     media = [attach(path, "image", options.budget) for path in options.image or ()]
     media += [attach(path, "audio") for path in options.audio or ()]
@@ -150,6 +152,13 @@ def run(options: argparse.Namespace) -> int:
         return _answer_once(opened, conversation, message(prompt, media), options)
     finally:
         opened.close()
+
+
+def _offer_to_pull(options: argparse.Namespace) -> None:
+    """Asks whether to pull the model if it is not here; whatever is wrong with it is told later."""
+    name = named_model(options)
+    if name is not None and not options.json and pullable(name):
+        offer(name)
 
 
 def _settings(options: argparse.Namespace) -> ChatSettings:

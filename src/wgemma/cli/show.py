@@ -8,8 +8,9 @@ from wgemma.api import prompt_style
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
+from wgemma.files.arrays import StringArray
 from wgemma.files.download import readable
-from wgemma.files.gguf import Gguf, StringArray
+from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
@@ -68,12 +69,14 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
         "towers": _towers(files, gguf),
         "params": files.params,
         "system": files.system,
+        "parts": gguf.parts,
         "projectors": files.projectors,
         "adapters": files.adapters,
     }
     if files.stored:
         stored = files.stored
         summary |= {
+            "store": stored.store.root,
             "size": stored.size,
             "digest": stored.digest,
             "capabilities": stored.capabilities,
@@ -136,9 +139,11 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "layers × width": f"{facts['layers']} × {facts['width']}",
         "vocabulary": facts["vocabulary"],
         "weights": types,
+        "parts": gguf.parts if gguf.parts > 1 else None,
         "prompt": f"{style} form" if style != "none" else "none: wgemma runs gemma4 models only",
         **{f"{tower['sense']} tower": _described(tower) for tower in facts["towers"]},
         "capabilities": ", ".join(facts.get("capabilities", ())),
+        "store": facts.get("store"),
         "made from": facts.get("parent"),
         "projectors": ", ".join(path.name for path in files.projectors),
         "adapters": ", ".join(path.name for path in files.adapters),

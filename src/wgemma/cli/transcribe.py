@@ -14,9 +14,9 @@ from wgemma.cli.repl import write
 from wgemma.cli.words import DEFAULT
 from wgemma.embedded import NAME
 from wgemma.errors import Error, MediaError
-from wgemma.files.ollama import Store
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import read_sound
+from wgemma.files.stores import Stores
 from wgemma.transcribing import MOST_TOKENS, prompt_for
 
 
@@ -43,7 +43,7 @@ def transcribe(options: argparse.Namespace) -> int:
     sound = read_sound(user_path(options.file, MediaError))  # reports a bad file before a model is loaded
     target = options.model or hearing_model() or NAME
     if options.model is None and not options.json:
-        what = DEFAULT if target == NAME else f"{target}, the latest model in the Ollama store that hears"
+        what = DEFAULT if target == NAME else f"{target}, the latest model here that hears"
         print(f"Using {what}.", file=sys.stderr)
     opened = open_model(target, options, quiet=options.json)
     prompt = prompt_for(opened.files)
@@ -79,8 +79,8 @@ def transcribe(options: argparse.Namespace) -> int:
 
 
 def hearing_model() -> str | None:
-    """The most recent model in the Ollama store that takes audio and can run."""
-    for model in sorted(Store.find().models(), key=lambda model: (-model.modified, str(model.name))):
+    """The most recent stored model that takes audio and can run."""
+    for model in sorted(Stores.find().models(), key=lambda model: (-model.modified, str(model.name))):
         try:
             if "audio" in model.capabilities and not model.adapters and problem(model) is None:
                 return str(model.name)

@@ -1,17 +1,18 @@
 """`wgemma verify [NAME]`: hashes a model's files and compares them with the checksums they must have.
 
-Blobs in the Ollama store are named by their checksum; wgemma knows that of the model that comes with it.
+Blobs in a store are named by their checksum; wgemma knows that of the model that comes with it.
 """
 
 import argparse
-from pathlib import Path
 
 from wgemma.checks import counted
 from wgemma.cli.output import human_bytes, progress
-from wgemma.embedded import NAME, SHA256
+from wgemma.embedded import NAME, SHA256, embedded_model
 from wgemma.errors import SourceError
 from wgemma.files.locate import locate
-from wgemma.files.ollama import ManifestLayer, Store, sha256
+from wgemma.files.manifests import ManifestLayer
+from wgemma.files.ollama import sha256
+from wgemma.files.stores import Stores
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -20,7 +21,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "model",
         metavar="NAME",
         nargs="?",
-        help="a name in the Ollama store (default: the model that comes with wgemma)",
+        help="a stored model's name (default: the model that comes with wgemma)",
     )
     verb.set_defaults(do=verify)
 
@@ -28,17 +29,17 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def verify(options: argparse.Namespace) -> int:
     if options.model is None or options.model == NAME:
         _verify_embedded()
-    elif options.model.lower().endswith(".gguf") and options.model not in Store.find():
-        raise SourceError(
-            "verify checks models in the Ollama store, whose blobs are named by checksum; a plain file has none."
-        )
+    elif options.model.lower().endswith(".gguf") and options.model not in Stores.find():
+        raise SourceError("verify checks stored models, whose blobs are named by checksum; a plain file has none.")
     else:
         _verify_stored(options.model)
     return 0
 
 
 def _verify_embedded() -> None:
-    path = Path(locate(None).model)
+    locate(None)  # raises if it is not there
+    path = embedded_model()
+    assert path is not None
     size = path.stat().st_size
     with progress(f"hashing {NAME}", size) as bar:
         digest = sha256(path, bar)
@@ -48,7 +49,7 @@ def _verify_embedded() -> None:
 
 
 def _verify_stored(name: str) -> None:
-    model = Store.find().model(name)
+    model = Stores.find().model(name)
     total = 0
     with progress(f"hashing {model.name}", model.size) as bar:
 

@@ -15,11 +15,12 @@ from wgemma.cli.chat_media import PATH_STARTS, SUFFIXES
 from wgemma.embedded import NAME
 from wgemma.errors import SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
-from wgemma.files.ollama import Name, Store
+from wgemma.files.names import Name
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
+from wgemma.files.stores import Stores
 
-MODEL = "an Ollama name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)"
+MODEL = "a model's name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)"
 DEFAULT = f"{NAME}, the tiny demonstration model that comes with wgemma"
 LONGEST = 60  # characters of a word to repeat
 NEAR = 0.75  # how similar a word must be to a model's name to be taken for a misspelt one
@@ -43,12 +44,21 @@ def model_and_words(options: argparse.Namespace) -> tuple[str, list[str]]:
     return NAME, words
 
 
+def named_model(options: argparse.Namespace) -> str | None:
+    """What the command line calls a model by name, if it does; a path or URL is none."""
+    words: list[str] = options.words
+    found = options.model if options.model is not None else words[0] if words and _may_be_a_model(words[0]) else None
+    if found is None or found == NAME or is_url(found) or found.startswith(PATH_STARTS) or _exists(found):
+        return None
+    return None if found.lower().endswith(".gguf") else found
+
+
 def _check_model(words: Sequence[str], verb: str) -> None:
     """Raises if the first word is no model; unless it is an installed one, the message says how to send it as text."""
     try:
         locate(words[0])
     except (SourceError, StoreError) as error:
-        if words[0] in Store.find():
+        if words[0] in Stores.find():
             raise
         text = words[0] if len(words[0]) <= LONGEST else f"{words[0][:LONGEST]}…"
         command = f"wgemma {verb} -m {NAME} {shlex.quote(text)}" + (" …" if len(words) > 1 else "")
@@ -75,11 +85,11 @@ def _exists(word: str) -> bool:
 
 
 def _looks_like_a_name(word: str) -> bool:
-    """Whether the store has a model of that name or might: gemma4:e2c, me/model, gema4."""
+    """Whether a store has a model of that name or might: gemma4:e2c, me/model, gema4."""
     try:
         Name.parse(word)
-        store = Store.find()
-        return word in store or any(mark in word for mark in ":/") or _is_near(word, store.names())
+        stores = Stores.find()
+        return word in stores or any(mark in word for mark in ":/") or _is_near(word, stores.names())
     except StoreError:
         return False
 

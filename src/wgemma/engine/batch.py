@@ -26,6 +26,7 @@ from wgemma.engine.paging import ArenaFull
 from wgemma.engine.request import Cancelled, PromptProgress, Request, Token
 from wgemma.engine.runner import Runner, check_ids
 from wgemma.engine.sampling import Recipe, alternatives, outcome
+from wgemma.engine.seats import Seats
 from wgemma.engine.slots import bucket_of
 from wgemma.engine.soft import common_start
 from wgemma.engine.streams import Stream
@@ -44,6 +45,7 @@ from wgemma.model.rows import PAGE
 
 AHEAD = 2  # steps in flight
 QUICK = 0.01  # seconds: with shorter steps, `device.ahead` of them are in flight
+SLICE = 0.005  # seconds of a turn for masks and forced tokens
 SMOOTH = 0.05  # seconds a piece of a prompt may take while others wait for their next token
 PIECES = (512, 256, 128, 32)  # rows of such a piece
 UNREAD = 64  # tokens a generation may be ahead of its reader
@@ -56,20 +58,20 @@ class Batch:
 
     def __init__(self, runner: Runner, recover: Callable[[DeviceLost], Awaitable[Runner]] | None = None) -> None:
         self.runner = runner
-        self.slots = runner.engine.options.slots
+        self.seats = Seats(runner)
         self._recover = recover
         self._numbers = count()
         self._inbox: deque[Job] = deque()  # where other threads leave theirs
         self._waiting: deque[Job] = deque()
         self._reading: Job | None = None
         self._reader: AsyncGenerator[PromptProgress, None] | None = None
-        self._running: dict[int, Job] = {}  # by slot
         self._flight: deque[Step] = deque()
         self._between = False  # two layers of an image or a sound: its prompt cannot be put off
         self._stalled = False  # no page was left: nobody begins until somebody ends
         self._row_seconds = SMOOTH / PIECES[2]
         self._step_seconds = self._last_step = 0.0
         self._losses = 0
+        self._served = 0  # how often somebody was helped to catch up
 
     # -- from outside
 
@@ -83,9 +85,9 @@ class Batch:
     @property
     def busy(self) -> bool:
         """Whether a turn would do anything."""
-        if self._inbox or self._reading or self._flight or any(not job.rests for job in list(self._running.values())):
+        if self._inbox or self._reading or self._flight or any(not job.rests for job in list(self.seats.jobs.values())):
             return True
-        return any(job.over or self._can_go_on(job) for job in [*list(self._running.values()), *list(self._waiting)])
+        return any(job.over or self._can_go_on(job) for job in [*list(self.seats.jobs.values()), *list(self._waiting)])
 
     def fail(self, error: BaseException) -> None:
         """Ends all generations with an error."""
@@ -114,7 +116,7 @@ class Batch:
 
     def _all(self) -> Iterator[Job]:
         self._open_inbox()
-        found = [*self._running.values(), *([self._reading] if self._reading else []), *self._waiting]
+        found = [*self.seats.jobs.values(), *([self._reading] if self._reading else []), *self._waiting]
         return iter(sorted(set(found), key=lambda job: job.number))
 
     async def drive(self, request: Request) -> AsyncGenerator[Token, None]:
@@ -170,7 +172,7 @@ class Batch:
             job.stream.end()
         if self._reading and self._reading.over:
             self._finish(await self._stop_reading())
-        for job in [job for job in self._running.values() if job.over]:
+        for job in [job for job in self.seats.jobs.values() if job.over]:
             self._finish(job)
 
     # -- prompts
@@ -179,7 +181,7 @@ class Batch:
         job = next((job for job in self._waiting if self._can_go_on(job)), None)
         if self._reading or job is None:
             return
-        full = len(self._running) == self.slots or (self._stalled and self._running)
+        full = len(self.seats) == self.seats.most or (self._stalled and len(self.seats))
         if full and not self._make_way():
             return
         self._waiting.remove(job)
@@ -215,7 +217,7 @@ class Batch:
 
     def _make_way(self) -> bool:
         """Takes the slot of somebody who rests."""
-        resting = [job for job in self._running.values() if job.rests]
+        resting = [job for job in self.seats.jobs.values() if job.rests]
         if resting:
             self._put_off(max(resting, key=lambda job: job.number))
         return bool(resting)
@@ -223,7 +225,7 @@ class Batch:
     def _piece(self) -> int:
         """How many rows of a prompt to compute next, so that nobody waits for long."""
         rows = self.runner.pass_rows
-        if not any(job.runs for job in self._running.values()):
+        if not any(job.runs for job in self.seats.jobs.values()):
             return rows
         return min(rows, next((size for size in PIECES if size * self._row_seconds <= SMOOTH), PIECES[-1]))
 
@@ -264,7 +266,7 @@ class Batch:
                 self._finish(job, error)
             return False
         rows = len(job.sequence.ids) - before
-        if self._running and rows:
+        if len(self.seats) and rows:
             self._row_seconds += 0.5 * ((perf_counter() - begun) / rows - self._row_seconds)
         return True
 
@@ -286,7 +288,7 @@ class Batch:
 
     def _wait_again(self, job: Job, error: ArenaFull) -> None:
         """No page is left for a prompt: it waits until somebody ends, or fails if nobody is there."""
-        if not self._running:
+        if not len(self.seats):
             self._finish(job, error)
             return
         self._stalled = True
@@ -299,48 +301,18 @@ class Batch:
             self._send(job)
             self._finish(job)
             return
-        if len(self._running) == self.runner.slots.count:
+        if self.seats.full:
             try:
-                await self._widen()
+                for other, error in await self.seats.widen():
+                    self._fail_alone(other, error)
             except (OutOfMemory, AdapterError):
-                self.slots = self.runner.slots.count  # there is no room for more: they wait for each other
+                self.seats.most = self.runner.slots.count  # there is no room for more: they wait for each other
                 self._put_off(job)
                 return
         self._send(job)
-        self._put(job, next(slot for slot in range(self.slots) if slot not in self._running))
+        self.seats.take(job)
 
-    # -- slots
-
-    async def _widen(self) -> None:
-        """Makes all slots, and puts everybody into theirs again."""
-        await self.runner.widen(bucket_of(self.slots))
-        for slot, job in list(self._running.items()):
-            if not (job.runs or job.rests):
-                continue
-            try:
-                self._put(job, slot)
-            except Error as error:
-                if not _is_its_own(error):
-                    raise
-                self._finish(job, error)
-
-    def _put(self, job: Job, slot: int) -> None:
-        assert job.sequence is not None
-        job.slot, job.rests = slot, False
-        job.submitted, job.put, job.fresh = len(job.given), job.put + 1, True
-        self._running[slot] = job
-        job.recipe = self.runner.slots.put(slot, job.sequence, job.last, job.request.sampling)
-        constraint, job.masked = job.request.constraint, 0
-        mask = constraint.known_mask(job.state) if constraint and job.state else None
-        if mask is not None:
-            job.masked = len(job.known)
-            self.runner.slots.sampler.put_mask(slot, job.masked, mask)
-
-    def _leave(self, job: Job) -> None:
-        if job.slot is not None:
-            slot, job.slot = job.slot, None
-            del self._running[slot]
-            self.runner.slots.clear(slot)
+    # -- ends
 
     def _finish(self, job: Job, error: BaseException | None = None) -> None:
         """Ends a generation; what it computed stays for the next, unless an error ended it."""
@@ -348,13 +320,13 @@ class Batch:
         try:
             if sequence is not None:
                 (self.runner.paging.drop if error else self.runner.paging.end)(sequence)
-            self._leave(job)
+            self.seats.leave(job)
         finally:
             job.stream.end(error)
 
     def _put_off(self, job: Job) -> None:
         """Takes a generation's pages; it is computed again when there is room."""
-        self._leave(job)
+        self.seats.leave(job)
         job.masking = None
         if job.sequence is not None:
             self.runner.paging.record(job.sequence)
@@ -362,28 +334,12 @@ class Batch:
             job.sequence = None
         self._waiting = deque(sorted([*self._waiting, job], key=lambda other: other.number))
 
-    def _close_ranks(self) -> None:
-        """Moves sequences to lower slots, where that halves the rows of a step."""
-        rows = bucket_of(max(self._running, default=0) + 1)
-        while self._running and len(self._running) <= rows // 2:
-            highest = max(self._running)
-            if highest < rows // 2:
-                return
-            job = self._running[highest]
-            self._leave(job)
-            slot = next(slot for slot in range(rows) if slot not in self._running)
-            if job.runs:
-                self._put(job, slot)
-            else:
-                job.slot, self._running[slot], job.put = slot, job, job.put + 1
-            rows = bucket_of(max(self._running) + 1)
-
     # -- decoding
 
     async def _decode(self) -> None:
         """Keeps a few steps in flight, and hands out the tokens of the oldest."""
         self._rest_and_wake()
-        self._close_ranks()
+        self.seats.close_ranks()
         while len(self._flight) < self._ahead() and self._wanting():
             await self._submit_step()
         if self._flight:
@@ -395,17 +351,11 @@ class Batch:
         return self.runner.device.ahead if 0 < self._step_seconds < QUICK else AHEAD
 
     def _rest_and_wake(self) -> None:
-        for slot, job in list(self._running.items()):
+        for slot, job in list(self.seats.jobs.items()):
             if job.rests and self._can_go_on(job):
-                self._put(job, slot)
+                self.seats.put(job, slot)
             elif job.runs and job.stream.unread >= UNREAD:
-                self._rest(job)
-
-    def _rest(self, job: Job) -> None:
-        """Its reader is behind: nothing is computed until he has caught up."""
-        assert job.slot is not None
-        job.rests = True
-        self.runner.slots.clear(job.slot)
+                self.seats.rest(job)
 
     @staticmethod
     def _can_go_on(job: Job) -> bool:
@@ -416,7 +366,7 @@ class Batch:
 
     def _wanting(self) -> list[Job]:
         """Those whose next token is still to be computed."""
-        jobs = self._running.values()
+        jobs = self.seats.jobs.values()
         return [job for job in jobs if job.runs and job.submitted < self._room(job)]
 
     async def _submit_step(self) -> None:
@@ -462,11 +412,11 @@ class Batch:
                     job.fresh = False
                 return
             except ArenaFull as error:
-                victim = max(self._running.values(), key=lambda other: other.number)
+                victim = max(self.seats.jobs.values(), key=lambda other: other.number)
                 self._stalled = True
                 if self._reading and self._reading.number > victim.number and not self._between:
                     self._put_off(await self._stop_reading())
-                elif len(self._running) == 1 and self._reading is None:
+                elif len(self.seats) == 1 and self._reading is None:
                     self._finish(job, error)
                 else:
                     self._put_off(victim)
@@ -505,7 +455,7 @@ class Batch:
         if self._is_complete(job):
             self._finish(job)
         elif job.behind:
-            self._pause(job)
+            self.seats.pause(job)
 
     @staticmethod
     def _send(job: Job) -> None:
@@ -530,36 +480,41 @@ class Batch:
             self._finish(job, GrammarError("the settings rule out every token that the format allows here."))
             return
         job.masking = constraint.masking(job.state)
-        self._pause(job)
-
-    def _pause(self, job: Job) -> None:
-        """Something has to be done before the next token; steps in flight do not count."""
-        assert job.slot is not None
-        job.put, job.rests = job.put + 1, False
-        self.runner.slots.clear(job.slot)
+        self.seats.pause(job)
 
     async def _catch_up(self) -> None:
         """Some of what those who do not decode are waiting for: forced tokens are computed, and masks are found."""
-        for job in [job for job in self._running.values() if not (job.runs or job.rests)]:
+        waiting = sorted(
+            (job for job in self.seats.jobs.values() if not (job.runs or job.rests)), key=lambda job: job.served
+        )
+        end = perf_counter() + SLICE
+        for job in waiting:
             if job.sequence is None or job.slot is None:  # it gave way to another
                 continue
+            if perf_counter() > end:
+                return
+            self._served = job.served = self._served + 1
             try:
                 if job.behind:
                     await self.runner.extend(job.sequence, job.known, self._piece())
                 elif job.masking is not None:
                     _find(job)
                 if job.runs:
-                    self._put(job, job.slot)
+                    self.seats.put(job, job.slot)
             except ArenaFull as error:
                 self._give_way(job, error)
             except Error as error:
-                if not _is_its_own(error):
-                    raise
-                self._finish(job, error)
+                self._fail_alone(job, error)
+
+    def _fail_alone(self, job: Job, error: Error) -> None:
+        """Ends a generation with an error of its own; others are raised."""
+        if not _is_its_own(error):
+            raise error
+        self._finish(job, error)
 
     def _give_way(self, job: Job, error: ArenaFull) -> None:
         """No page is left for forced tokens."""
-        if len(self._running) == 1 and self._reading is None:
+        if len(self.seats) == 1 and self._reading is None:
             self._finish(job, error)
             return
         self._stalled = True
@@ -582,14 +537,13 @@ class Batch:
         """All continue on another runner, with the tokens given so far."""
         jobs = list(self._all())
         self._flight.clear()
-        self._running.clear()
         if self._reader is not None:
             with suppress(DeviceError):
                 await self._reader.aclose()
         self._reading = self._reader = None
         self._waiting = deque(jobs)
         self._stalled = False
-        self.slots = runner.engine.options.slots
+        self.seats = Seats(runner)
         for job in jobs:
             job.slot = job.sequence = job.masking = None
         self.runner = runner

@@ -36,6 +36,7 @@ class Job:
     state: State | None = None  # where what is given stands in the request's constraint
     masked: int = 0  # the position for which its slot has a mask
     masking: Masking | None = None  # finds the mask for the next token
+    served: int = 0  # when it was last helped to catch up
 
     @property
     def known(self) -> list[int]:

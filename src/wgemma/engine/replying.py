@@ -144,8 +144,12 @@ class Reply:
         return Part(part.kind, part.text, part.tool_call)
 
     def _end(self) -> list[Part]:
-        rest = self.stops.feed(self.decoder.finish()) + self.stops.finish()
-        return self._parts(rest) + [self._public(part) for part in self.parser.finish()]
+        rest = self._parts(self.stops.feed(self.decoder.finish()) + self.stops.finish())
+        last = self.parser.finish(cut=not self.complete)
+        whole = self.called and not any(part.kind == "tool_call" for part in last)
+        rest += [self._public(part) for part in last]
+        self.called = self.called and (self.complete or whole)
+        return rest
 
     def _keep(self, token_id: int) -> None:
         self.generated.append(token_id)

@@ -89,7 +89,7 @@ async def _open_pair(config: Source, weights: Source, name: str) -> OpenAdapter:
     return await open_peft(bytes(await config.read(0, config.size)), weights, name)
 
 
-def _from_web(url: str) -> str | Path:
+def _from_web(url: str) -> str | Path | tuple[Path, ...]:
     from wgemma.files.download import readable
 
     return readable(url)

@@ -27,6 +27,7 @@ from wgemma.errors import CutOff, GgufError, SourceError
 from wgemma.files.gguf import MAGIC, Gguf
 from wgemma.files.json_text import parse_json
 from wgemma.files.locks import locked
+from wgemma.files.parts import part_urls
 from wgemma.files.sources import Buffer, HttpSource, NoRanges, content_length, is_url
 from wgemma.files.web import Answer, Pace, request_span, request_whole, without_password
 from wgemma.sync import run
@@ -78,14 +79,20 @@ def download(url: str, *, folder: Path | None = None, progress: Callable[[int], 
     return entry.file
 
 
-def readable(target: str | Path) -> str | Path:
-    """A file whose parts can be read: a path or a URL, which is downloaded if its server sends only whole files."""
-    if isinstance(target, Path) or not is_url(target):
+def download_parts(url: str, *, progress: Callable[[int], None] = lambda nbytes: None) -> Path | tuple[Path, ...]:
+    """The GGUF behind `url`; if that is one part of a file, all of them."""
+    paths = [download(part, progress=progress) for part in part_urls(url)]
+    return paths[0] if len(paths) == 1 else tuple(paths)
+
+
+def readable(target: str | Path | tuple[Path, ...]) -> str | Path | tuple[Path, ...]:
+    """A model that can be read in pieces: files, or a URL, which is downloaded if its server sends only whole files."""
+    if not isinstance(target, str) or not is_url(target):
         return target
     try:
         HttpSource(target, timeout=TIMEOUT).close()
     except NoRanges:
-        return download(target)
+        return download_parts(target)
     return target
 
 

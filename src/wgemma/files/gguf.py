@@ -1,24 +1,27 @@
 """Reads GGUF files: metadata and the tensor table, never the tensors themselves.
 
-One reader serves models, projectors, adapters and drafters, from any source. Files are treated as hostile: every count,
-length, offset, type and name is checked against the bytes actually there before it is used, in Python's exact integers.
-Anything wrong raises a `GgufError` that names the offset, and nothing else; time and memory stay within a small
-multiple of the header's size.
+One reader serves models, projectors, adapters and drafters, from any source, whole or in parts. Files are treated as
+hostile: every count, length, offset, type and name is checked against the bytes actually there before it is used, in
+Python's exact integers. Anything wrong raises a `GgufError` that names the offset, and nothing else; time and memory
+stay within a small multiple of the header's size.
 """
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from struct import Struct
 from struct import error as struct_error
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
-from wgemma.errors import CutOff, GgufError
+from wgemma.errors import CutOff, GgufError, SourceError
+from wgemma.files.arrays import NumberArray, StringArray
+from wgemma.files.parts import JoinedSource, beside, in_order, part_count
 from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED_NAMES, BlockFormat
-from wgemma.files.sources import Buffer, Source, open_source
+from wgemma.files.sources import Buffer, NoRanges, Source, open_source
 from wgemma.sync import run
 
 T = TypeVar("T")
@@ -41,7 +44,6 @@ _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
     17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
 }  # fmt: skip
-_BATCH = 4096  # strings to handle at a time
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 
@@ -65,121 +67,6 @@ class Tensor:
         return prod(self.shape)
 
 
-class NumberArray(Sequence[Any]):
-    """An array of numbers or booleans from the metadata, as compact as in the file; compares equal to sequences."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, numbers: "array[Any]", boolean: bool) -> None:
-        self._numbers = numbers
-        self._boolean = boolean
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(bool, self._numbers) if self._boolean else iter(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [bool(number) if self._boolean else number for number in self._numbers[index]]
-        return bool(self._numbers[index]) if self._boolean else self._numbers[index]
-
-    def __eq__(self, other: object) -> bool:
-        return _equal(self, other)
-
-    def __repr__(self) -> str:
-        return _preview(self)
-
-
-class StringArray(Sequence[str]):
-    """An array of strings from the metadata, kept as the file's bytes and decoded one by one on access.
-
-    String i is `data[starts[i] + 8 : starts[i + 1]]`, after its length; `starts` has an extra entry for the end.
-    """
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, data: bytes, starts: "array[int]", file_offset: int) -> None:
-        self.data = data
-        self.starts = starts
-        self._file_offset = file_offset
-
-    @classmethod
-    def of(cls, strings: Iterable[str]) -> "StringArray":
-        """An array of new strings, not from a file."""
-        coded = [string.encode() for string in strings]
-        data = b"".join([_U64.pack(len(string)) + string for string in coded])
-        return cls(data, array("I", accumulate((8 + len(string) for string in coded), initial=0)), 0)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index < 0:
-            index += len(self)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._decode(self.starts[index], self.starts[index + 1])
-
-    def __iter__(self) -> Iterator[str]:
-        start = self.starts[0]
-        decode = self._decode
-        for end in self.starts[1:]:
-            yield decode(start, end)
-            start = end
-
-    def utf8(self, index: int) -> bytes:
-        """A string's raw bytes, not validated."""
-        return self.data[self.starts[index] + 8 : self.starts[index + 1]]
-
-    def batches(self) -> Iterator[list[bytes]]:
-        """All strings as validated bytes, thousands at a time: far faster than one by one."""
-        data = self.data
-        for first in range(0, len(self), _BATCH):
-            starts = self.starts[first : first + _BATCH + 1]
-            batch = [data[start + 8 : end] for start, end in pairwise(starts)]
-            try:
-                b"\0".join(batch).decode()  # no character can span a zero
-            except UnicodeDecodeError:
-                for start, end in pairwise(starts):
-                    self._decode(start, end)  # raises for the bad one
-            yield batch
-
-    def _decode(self, start: int, end: int) -> str:
-        try:
-            return self.data[start + 8 : end].decode()
-        except UnicodeDecodeError:
-            raise GgufError(f"at byte {self._file_offset + start + 8}: a string in an array is not UTF-8.") from None
-
-    def __eq__(self, other: object) -> bool:
-        return _equal(self, other)
-
-    def __repr__(self) -> str:
-        return _preview(self)
-
-
-def _equal(ours: Sequence[Any], other: object) -> bool:
-    if not isinstance(other, Sequence) or isinstance(other, str | bytes):
-        return False
-    return len(ours) == len(other) and all(a == b for a, b in zip(ours, other, strict=True))
-
-
-def _preview(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(value) for value in values[:6])
-    return f"[{shown}]" if len(values) <= 6 else f"[{shown}, … {len(values)} in all]"
-
-
 class Gguf:
     """An open GGUF file: `metadata`, `tensors` by name, and the source their bytes come from."""
 
@@ -191,12 +78,30 @@ class Gguf:
 
     @classmethod
     def open(cls, target: Any) -> "Gguf":
-        """Opens `target`: a path, an http(s) URL, bytes or a `Source`."""
+        """Opens `target`: a path, an http(s) URL, bytes or a `Source`. Of a file in parts, any one path or URL will do;
+        a list names all of them."""
         return run(cls.aopen(target))
 
     @classmethod
     async def aopen(cls, target: Any) -> "Gguf":
         """`open`, for code that runs in an event loop."""
+        given = list(target) if isinstance(target, list | tuple) else [target]
+        with ExitStack() as unless_opened:
+            opened = [unless_opened.enter_context(await cls._alone(one)) for one in given]
+            if len(given) == 1:
+                for other in opened[0]._others(given[0]):
+                    opened.append(unless_opened.enter_context(await cls._beside(other, opened[0])))
+            whole = opened[0] if len(opened) == 1 else _joined(opened)
+            unless_opened.pop_all()
+            return whole
+
+    @classmethod
+    def open_part(cls, target: Any) -> "Gguf":
+        """Opens `target`, a part of a file, without the others."""
+        return run(cls._alone(target))
+
+    @classmethod
+    async def _alone(cls, target: Any) -> "Gguf":
         source = open_source(target)
         try:
             return cls(source, *await _read_header(source))
@@ -206,6 +111,30 @@ class Gguf:
         except BaseException:
             source.close()
             raise
+
+    @classmethod
+    async def _beside(cls, target: Any, first: "Gguf") -> "Gguf":
+        try:
+            return await cls._alone(target)
+        except NoRanges:
+            raise
+        except SourceError as error:
+            count = part_count(first.metadata)
+            raise SourceError(f"{first.source.name} is one of {count} parts, and one is missing. {error}") from None
+
+    def _others(self, target: Any) -> list[Any]:
+        """The parts of this file besides itself."""
+        try:
+            count = part_count(self.metadata)
+            number = self.metadata.get("split.no")
+            return [] if count == 1 else [part for i, part in enumerate(beside(target, count)) if i != number]
+        except GgufError as error:
+            raise GgufError(f"{self.source.name}: {error}") from None
+
+    @property
+    def parts(self) -> int:
+        """How many files it consists of."""
+        return len(self.source.parts) if isinstance(self.source, JoinedSource) else 1
 
     def read(self, name: str) -> bytes:
         """All bytes of the tensor `name`, for tools and tests; the engine streams `source` instead."""
@@ -243,6 +172,21 @@ class Gguf:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _joined(parts: Sequence[Gguf]) -> Gguf:
+    """One file of all its parts, which may be in any order."""
+    order = in_order(
+        [part.source.name for part in parts], [part.metadata for part in parts], [part.tensors for part in parts]
+    )
+    parts = [parts[i] for i in order]
+    source = JoinedSource([part.source for part in parts])
+    tensors = {
+        name: replace(tensor, offset=start + tensor.offset)
+        for start, part in zip(source.starts, parts, strict=True)
+        for name, tensor in part.tensors.items()
+    }
+    return Gguf(source, parts[0].version, parts[0].metadata, tensors)
 
 
 class _Short(Exception):
@@ -336,7 +280,6 @@ async def _read_header(source: Source) -> tuple[int, dict[str, Any], dict[str, T
         if key in metadata:
             raise cursor.fail(f"the key {key!r:.80} appears twice.", start)
         metadata[key] = value
-    _refuse_part(metadata)
     alignment = _alignment(metadata, cursor)
     found: dict[str, Tensor] = {}
     for _ in range(tensor_count):
@@ -456,17 +399,6 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
         )
     offset = cursor.number(_U64, f"the offset of {name!r}")
     return Tensor(name, shape, block.name, offset, block.row_nbytes(shape[0]) * prod(shape[1:]))
-
-
-def _refuse_part(metadata: dict[str, Any]) -> None:
-    parts = metadata.get("split.count", 1)
-    if isinstance(parts, int) and parts > 1:
-        number = metadata.get("split.no")
-        place = f"part {number + 1}" if isinstance(number, int) else "one part"
-        raise GgufError(
-            f"this is {place} of a GGUF split into {parts} files (split.count). "
-            "Join them first: llama-gguf-split --merge FIRST-PART OUT.gguf"
-        )
 
 
 def _alignment(metadata: dict[str, Any], cursor: _Cursor) -> int:

@@ -1,4 +1,4 @@
-"""Turns what a user calls a model (an Ollama name, a .gguf path or an http(s) URL) into files and settings."""
+"""Turns what a user calls a model (a stored model's name, a .gguf path or an http(s) URL) into files and settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +9,10 @@ from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.adapter_pairs import not_a_model
 from wgemma.files.adapter_peft import CONFIG, WEIGHTS
-from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.ollama import StoredModel
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
+from wgemma.files.stores import Stores
 from wgemma.files.web import without_password
 
 # Gemma 4's own generation settings; the params layer of a stored model overrides them.
@@ -20,10 +21,11 @@ DEFAULT_PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 64, "top_p": 0.95
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files and settings of one model. `stored` is its entry in Ollama's store, if it comes from there."""
+    """The files and settings of one model. `stored` is its entry in a store, if it comes from there. `model` is
+    a path or URL; of a file in parts it is any one of them, or the paths of all."""
 
     name: str
-    model: str | Path
+    model: str | Path | tuple[Path, ...]
     projectors: list[Path] = field(default_factory=list)
     adapters: list[Path] = field(default_factory=list)
     drafts: list[Path] = field(default_factory=list)
@@ -35,7 +37,7 @@ class ModelFiles:
 
 
 def locate(target: str | Path | None) -> ModelFiles:
-    """The files for `target`. If it is neither a file nor a URL, it is a name in the Ollama store; None or its name is
+    """The files for `target`. If it is neither a file nor a URL, it is the name of a stored model; None or its name is
     the embedded model."""
     if target is None or (isinstance(target, str) and target == NAME):
         return _embedded()
@@ -45,15 +47,15 @@ def locate(target: str | Path | None) -> ModelFiles:
     if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
         return ModelFiles(without_password(text), text)
     path = _file(text)
-    if _is_peft(text) and (isinstance(target, Path) or text not in Store.find()):
+    if _is_peft(text) and (isinstance(target, Path) or text not in Stores.find()):
         raise ModelError(f"{text}: {not_a_model(text)}")
-    if isinstance(target, Path) or (text.lower().endswith(".gguf") and (path or text not in Store.find())):
+    if isinstance(target, Path) or (text.lower().endswith(".gguf") and (path or text not in Stores.find())):
         if path is None:
             shown = without_password(text)
-            raise SourceError(f"{shown}: no such file. `wgemma list` shows the models in the Ollama store.")
+            raise SourceError(f"{shown}: no such file. `wgemma list` shows the models on this computer.")
         return ModelFiles(text, path)
     try:
-        stored = Store.find().model(text)
+        stored = Stores.find().model(text)
     except StoreError as error:
         if error.reason in ("invalid_name", "not_found") and path is not None:
             return ModelFiles(text, path)
@@ -66,10 +68,10 @@ def locate(target: str | Path | None) -> ModelFiles:
 
 
 def stored_files(stored: StoredModel) -> ModelFiles:
-    """The files of a model in the Ollama store."""
+    """The files and settings of a stored model."""
     return ModelFiles(
         name=str(stored.name),
-        model=stored.model,
+        model=stored.files,
         projectors=stored.projectors,
         adapters=stored.adapters,
         drafts=stored.drafts,

@@ -61,15 +61,27 @@ def _take(lock: Path) -> bool:
         return False
     try:
         os.write(handle, f"{os.getpid()} {node()}".encode())
+    except OSError:  # a full disk; nobody should wait for a lock without an owner
+        lock.unlink(missing_ok=True)
+        raise
     finally:
         os.close(handle)
     return True
+
+
+def break_if_stale(lock: Path) -> None:
+    """Removes a lock whose owner was killed."""
+    if mode(lock):
+        with _taking:
+            _break_if_stale(lock.resolve())
 
 
 def _break_if_stale(lock: Path) -> None:
     """Removes a lock whose owner is gone. A guard file makes sure that only one process does, so a second one cannot
     remove the lock the first has just taken."""
     guard = lock.with_name(lock.name + ".guard")
+    if mode(guard) and _is_stale(guard):
+        guard.unlink(missing_ok=True)  # its owner was killed at this very place
     if _take(guard):
         try:
             if _is_stale(lock):

@@ -1,4 +1,4 @@
-"""Ollama's store on disk: names, manifests, and the blobs they point to. Strictly read-only.
+"""A store in Ollama's layout: names, manifests, and the blobs they point to. Nothing here writes.
 
 The store is treated as hostile: names and digests are validated before they become paths, and only regular files inside
 the store are read.
@@ -8,8 +8,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -17,108 +15,43 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.json_text import parse_json
+from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, json_object, json_value, parse_layers
+from wgemma.files.names import Name
 from wgemma.files.paths import mode, user_path
-from wgemma.files.web import without_password
 
-DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
 MAX_JSON = 4 << 20
 MAX_TEXT = 4 << 20
-MAX_LAYERS = 256  # real manifests have a handful
-
-# What a params layer may hold, by what Ollama wants each key to be. It ignores other keys, and so does wgemma.
-_WHOLE = (
-    "num_predict", "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed", "top_k",
-    "repeat_last_n",
-)  # fmt: skip
-_NUMBERS = (
-    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
-_PARAMS = {
-    **dict.fromkeys(_WHOLE, "a whole number"),
-    **dict.fromkeys(_NUMBERS, "a number"),
-    "use_mmap": "true or false",
-    "stop": "a list of strings",
-}
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
-_LAYER = "application/vnd.ollama.image."
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Name:
-    """A model's name in four parts; `parse` accepts only well-formed names."""
-
-    host: str
-    namespace: str
-    model: str
-    tag: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Name":
-        """`[scheme://][host/][namespace/]model[:tag]`."""
-        rest = text.partition("://")[2] or text if "://" in text else text
-        tag = DEFAULT_TAG
-        if rest.rfind(":") > rest.rfind("/"):
-            rest, _, tag = rest.rpartition(":")
-        parts = rest.split("/")
-        if len(parts) > 3:
-            raise _bad_name(text)
-        model = parts[-1]
-        namespace = parts[-2] if len(parts) > 1 else DEFAULT_NAMESPACE
-        host = parts[-3] if len(parts) > 2 else DEFAULT_HOST
-        forms = ((_HOST, host), (_NAMESPACE, namespace), (_PART, model), (_PART, tag))
-        if not all(form.fullmatch(part) for form, part in forms):
-            raise _bad_name(text)
-        return cls(host, namespace, model, tag)
-
-    def __str__(self) -> str:
-        """The shortest spelling that means this name."""
-        short = f"{self.model}:{self.tag}"
-        if self.host != DEFAULT_HOST:
-            return f"{self.host}/{self.namespace}/{short}"
-        return short if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{short}"
-
-
-def _bad_name(text: str) -> StoreError:
-    reason = f"{without_password(text)!r:.200} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
-    return StoreError(reason, "invalid_name")
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestLayer:
-    """One blob of a model: its kind (`model`, `params`, …), and its digest and size as the manifest claims them."""
-
-    kind: str
-    digest: str
-    size: int
-    parent: str | None
 
 
 class Store:
-    """A folder of manifests and blobs."""
+    """A folder of manifests and blobs. `owner` is the command that fills it: `ollama` or `wgemma`."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], owner: str = "ollama") -> None:
         self.root = user_path(root, lambda message: StoreError(message, "not_found"))
+        self.owner = owner
         try:
             self._real_root = self.root.resolve()
         except (OSError, RuntimeError) as error:
             raise StoreError(
-                f"{root} cannot be an Ollama store: {error} Set OLLAMA_MODELS to its folder.", "not_found"
+                f"{root} cannot be a model store: {error} Set {self.variable} to its folder.", "not_found"
             ) from None
 
     @classmethod
     def find(cls) -> "Store":
-        """The store in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
+        """Ollama's store: in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
         if chosen := os.environ.get("OLLAMA_MODELS"):
             return cls(chosen)
         users = cls("~/.ollama/models")
         service_only = S_ISDIR(mode(SERVICE_FOLDER)) and not S_ISDIR(mode(users.root / "manifests"))
         return cls(SERVICE_FOLDER) if service_only else users
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that says where the store is."""
+        return f"{self.owner.upper()}_MODELS"
 
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
@@ -140,8 +73,8 @@ class Store:
             next((self.root / "manifests").iterdir(), None)
         except PermissionError:
             raise StoreError(
-                f"you do not have permission to read the Ollama store {self.root}. Join its group (often `ollama`), or "
-                "set OLLAMA_MODELS to another store.",
+                f"you do not have permission to read the model store {self.root}. Join its group (often `ollama`), or "
+                f"set {self.variable} to another store.",
                 "not_found",
             ) from None
         except OSError:
@@ -160,30 +93,20 @@ class Store:
     def __contains__(self, name: str) -> bool:
         """Whether a model of that name is installed, in whatever state."""
         try:
-            return S_ISREG(mode(self._manifest(Name.parse(name))))
+            return S_ISREG(mode(self.manifest(Name.parse(name))))
         except StoreError:
             return False
 
-    def _manifest(self, name: Name) -> Path:
+    def manifest(self, name: Name) -> Path:
         return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
 
     def model(self, name: str | Name) -> "StoredModel":
-        """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
+        """The model of that name; the `StoreError` says what is wrong with it."""
         parsed = Name.parse(name) if isinstance(name, str) else name
-        path = self._manifest(parsed)
+        path = self.manifest(parsed)
         if not S_ISREG(mode(path)):
-            raise StoreError(self._unknown(parsed), "not_found")
+            raise StoreError(f"{parsed} is not in {self.root}.", "not_found")
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
-
-    def _unknown(self, name: Name) -> str:
-        present = [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
-        if not present:
-            return f"{name} is not in the Ollama store {self.root}, which is empty. `ollama pull {name}` gets it."
-        near = get_close_matches(str(name), present, n=3, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        return (
-            f"{name} is not in the Ollama store. {hint}`wgemma list` shows what is there; `ollama pull {name}` gets it."
-        )
 
     def blob(self, digest: str) -> Path:
         """The path of a blob, checked to be a regular file inside the store."""
@@ -192,7 +115,7 @@ class Store:
             raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
         path = self.root / "blobs" / f"sha256-{match[1]}"
         if not mode(path):
-            raise StoreError(f"the blob {path.name} is missing. `ollama pull` the model again.", "missing_blob")
+            raise StoreError(f"the blob {path.name} is missing. `{self.owner} pull` the model again.", "missing_blob")
         self._check_inside(path)
         return path
 
@@ -228,16 +151,16 @@ class StoredModel:
         self.manifest = path
         self.digest = hashlib.sha256(manifest).hexdigest()
         self.modified = path.stat().st_mtime
-        fields = _json_object(manifest, f"the manifest of {name}")
-        self.layers = _layers(fields.get("layers"), name)
-        configuration = _layers([fields.get("config")], name)[0]
+        fields = json_object(manifest, f"the manifest of {name}")
+        self.layers = parse_layers(fields.get("layers"), name)
+        configuration = parse_layers([fields.get("config")], name)[0]
         self.blobs = [configuration, *self.layers]
         self.size = sum(layer.size for layer in self.blobs)
         for layer in (configuration, *self._of("model")):
             if not _DIGEST.fullmatch(layer.digest):
                 store.blob(layer.digest)  # raises
         what = f"the configuration of {name}"
-        self.config = _json_object(store.read(self._path(configuration), MAX_JSON, what), what)
+        self.config = json_object(store.read(self._path(configuration), MAX_JSON, what), what)
 
     def _of(self, kind: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.kind == kind]
@@ -260,6 +183,10 @@ class StoredModel:
         return texts
 
     @property
+    def _again(self) -> str:
+        return f"`{self.store.owner} pull {self.name}` again."
+
+    @property
     def details(self) -> dict[str, Any]:
         """Format, family, size and quantisation, as Ollama names them."""
         families = self.config.get("model_families")
@@ -278,15 +205,25 @@ class StoredModel:
 
     @property
     def model(self) -> Path:
-        """The GGUF file itself."""
+        """The GGUF file itself, or the first of its parts."""
+        return self._model[0]
+
+    @property
+    def files(self) -> Path | tuple[Path, ...]:
+        """The GGUF file, or all of its parts."""
+        paths = self._model
+        return paths[0] if len(paths) == 1 else tuple(paths)
+
+    @property
+    def _model(self) -> list[Path]:
         if self._form != "gguf":
             raise StoreError(
                 f"{self.name} is stored as {self._form!r:.80}; wgemma reads GGUF only.", "unsupported_format"
             )
         paths = self._paths("model")
         if not paths:
-            raise StoreError(f"{self.name} has no model layer. `ollama pull {self.name}` again.", "no_model_layer")
-        return paths[0]
+            raise StoreError(f"{self.name} has no model layer. {self._again}", "no_model_layer")
+        return paths
 
     @property
     def _form(self) -> Any:
@@ -294,7 +231,7 @@ class StoredModel:
 
     def open(self) -> Gguf:
         """The model's GGUF, if it is a Gemma 4."""
-        gguf = Gguf.open(self.model)
+        gguf = Gguf.open(self.files)
         architecture = gguf.metadata.get("general.architecture")
         if architecture != "gemma4":
             gguf.close()
@@ -331,17 +268,17 @@ class StoredModel:
         """The settings in the params layer, each of the type Ollama wants; null counts as not there."""
         what = f"the params of {self.name}"
         texts = self._texts("params")
-        fields = _json_object(texts[0].encode(), what) if texts else {}
-        known = {key: value for key, value in fields.items() if key in _PARAMS and value is not None}
+        fields = json_object(texts[0].encode(), what) if texts else {}
+        known = {key: value for key, value in fields.items() if key in PARAMS and value is not None}
         for key, value in known.items():
-            if not _is(_PARAMS[key], value):
-                raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {_PARAMS[key]}.", "bad_manifest")
+            if not is_kind(PARAMS[key], value):
+                raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_manifest")
         return known
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         texts = self._texts("messages")
-        value = _json(texts[0].encode(), f"the messages of {self.name}") if texts else []
+        value = json_value(texts[0].encode(), f"the messages of {self.name}") if texts else []
         if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
             raise StoreError(f"the messages of {self.name} are not a list of objects.", "bad_manifest")
         return value
@@ -352,7 +289,11 @@ class StoredModel:
 
     @property
     def prompt_style(self) -> str:
-        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its name, then by its label."""
+        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its configuration if that says so,
+        else by its name, then by its label."""
+        own = self.config.get("prompt_style")  # wgemma's own addition
+        if own in ("small", "large"):
+            return str(own)
         name = str(self.name).lower()
         if "e2b" in name or "e4b" in name:
             return "small"
@@ -366,8 +307,8 @@ class StoredModel:
         """Ollama's capability names: completion, vision and audio if there is a tower, tools, thinking."""
         found = ["completion"]
         headers = []
-        for path in (self.model, *self.projectors):
-            with Gguf.open(path) as gguf:
+        for files in (self.files, *self.projectors):
+            with Gguf.open(files) as gguf:
                 headers.append(gguf.metadata)
         for sense in ("vision", "audio"):
             keys = (f"gemma4.{sense}.block_count", f"clip.has_{sense}_encoder")
@@ -377,17 +318,16 @@ class StoredModel:
 
     def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
         """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
-        model itself is not there."""
-        if self._form == "gguf":
-            _ = self.model  # raises
+        model itself is not there, and `GgufError` if its parts do not fit."""
+        if self._form == "gguf" and isinstance(self.files, tuple):
+            Gguf.open(self.files).close()
         for layer in self.blobs:
             path = self._path(layer)
             expected = _DIGEST.fullmatch(layer.digest)
             digest = sha256(path, partial(progress, layer))
             if expected is None or digest != expected[1].lower():
                 raise StoreError(
-                    f"{path.name} is damaged: its bytes hash to {digest}. "
-                    f"Delete it and `ollama pull {self.name}` again.",
+                    f"{path.name} is damaged: its bytes hash to {digest}. Delete it and {self._again}",
                     "bad_digest",
                 )
 
@@ -403,45 +343,3 @@ def sha256(path: Path, progress: Callable[[int], None]) -> str:
     except OSError as error:
         raise StoreError(f"{path.name} cannot be read: {error.strerror}.", "missing_blob") from None
     return digest.hexdigest()
-
-
-def _json(data: bytes, what: str) -> Any:
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        raise StoreError(f"{what} is {error}. `ollama pull` the model again.", "bad_manifest") from None
-
-
-def _is(kind: str, value: Any) -> bool:
-    """Whether a value is of a kind of `_PARAMS`. JSON does not tell 64 from 64.0."""
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a list of strings":
-        return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))
-    if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
-        return False
-    return kind == "a number" or value % 1 == 0
-
-
-def _json_object(data: bytes, what: str) -> dict[str, Any]:
-    value = _json(data, what)
-    if not isinstance(value, dict):
-        raise StoreError(f"{what} is not a JSON object. `ollama pull` the model again.", "bad_manifest")
-    return value
-
-
-def _layers(entries: Any, name: Name) -> list[ManifestLayer]:
-    valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-    if not valid or len(entries) > MAX_LAYERS:
-        raise StoreError(f"the manifest of {name} has no valid layers. `ollama pull {name}` again.", "bad_manifest")
-    layers = []
-    for entry in entries:
-        kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
-        well_formed = isinstance(kind, str) and isinstance(digest, str) and type(size) is int and 0 <= size < 1 << 63
-        if not well_formed:
-            raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
-        parent = entry.get("from")
-        layers.append(
-            ManifestLayer(kind.removeprefix(_LAYER), digest, size, parent if isinstance(parent, str) else None)
-        )
-    return layers

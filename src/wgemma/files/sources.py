@@ -16,7 +16,7 @@ from weakref import finalize
 
 from wgemma.errors import SourceError
 from wgemma.files.paths import user_path
-from wgemma.files.web import Pace, request_span, without_password
+from wgemma.files.web import Manners, Pace, request_span, without_password
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -210,13 +210,21 @@ class HttpSource(NativeSource):
 
     first_read = 1 << 20
 
-    def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = 5) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = 5,
+        manners: Manners = Manners(),  # noqa: B008
+    ) -> None:
         self.name = without_password(url)
         if not is_url(url):
             raise SourceError(f"{self.name}: only http and https are supported.")
         self._url = url
         self._timeout = timeout
         self._attempts = attempts
+        self._manners = manners
         self.validator: str | None = None
         self.size = 0
         try:
@@ -272,7 +280,7 @@ class HttpSource(NativeSource):
                 return  # dropped inside a chunk, or a bad one: everything before it is good
 
     def _request(self, offset: int, length: int, pace: Pace) -> "HTTPResponse":
-        return request_span(self._url, offset, length, pace, self._timeout).response
+        return request_span(self._url, offset, length, pace, self._timeout, self._manners).response
 
     def _check_range(self, response: "HTTPResponse", offset: int) -> int:
         """The size of the whole file, from a response that must be the requested span."""

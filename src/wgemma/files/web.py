@@ -1,7 +1,11 @@
 """Requests to web servers, which are treated as hostile: a slow, lying or malformed answer ends in a sentence.
 
 A redirect stays on http and https, and never leads from the internet into a private network or this machine. A
-password in a URL goes to its own server only; `without_password` is how a URL appears in messages, names and records.
+password in a URL goes to its own server only, and so does an Authorization header; `without_password` is how a URL
+appears in messages, names and records.
+
+A strict request speaks https with hosts on the internet only. The exception is a server on this machine's loopback,
+named as such by the user: it may speak http, and redirect within loopback.
 """
 
 import io
@@ -9,11 +13,13 @@ import re
 import string
 import time
 from base64 import b64encode
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from wgemma.errors import SourceError
+from wgemma.version import __version__
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage, HTTPResponse
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 180.0  # seconds, longer than the tries of a server that is down
 SLOWEST = 1 << 10  # bytes per second in each window: less is not a download
 MAX_REDIRECTS = 10
+AGENT = f"wgemma/{__version__}"
 
 _PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
 
@@ -64,31 +71,57 @@ class Answer:
     redirects: "list[HTTPMessage]"
 
 
-def request_span(url: str, offset: int, length: int, pace: Pace, timeout: float) -> Answer:
+class BadStatus(SourceError):
+    """A server answered with an error; `status` is its number."""
+
+    def __init__(self, name: str, status: int) -> None:
+        from http.client import responses
+
+        super().__init__(f"{name}: the server answered {status} {responses.get(status, '')}".rstrip() + ".")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How to ask: with these headers, and whether strictly."""
+
+    strict: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def request_span(
+    url: str,
+    offset: int,
+    length: int,
+    pace: Pace,
+    timeout: float,
+    manners: Manners = Manners(),
+) -> Answer:
     """Asks for a span of a file. Raises `ConnectionError` for what may be better next time, otherwise `SourceError`."""
-    return _request(url, {"Range": f"bytes={offset}-{offset + length - 1}"}, pace, timeout)
+    return _request(url, {"Range": f"bytes={offset}-{offset + length - 1}"}, pace, timeout, manners)
 
 
-def request_whole(url: str, pace: Pace, timeout: float) -> Answer:
+def request_whole(url: str, pace: Pace, timeout: float, manners: Manners = Manners()) -> Answer:
     """Asks for a whole file; raises like `request_span`."""
-    return _request(url, {}, pace, timeout)
+    return _request(url, {}, pace, timeout, manners)
 
 
-def _request(url: str, headers: dict[str, str], pace: Pace, timeout: float) -> Answer:
-    from http.client import responses
-
-    name = without_password(url)
+def _request(url: str, headers: dict[str, str], pace: Pace, timeout: float, manners: Manners) -> Answer:
+    name, first = without_password(url), url
+    headers = {**manners.headers, **headers}
     redirects: list[HTTPMessage] = []
     while len(redirects) <= MAX_REDIRECTS:
+        if manners.strict:
+            _check_strictly(name, first, url)
+        if _origin(url) != _origin(first):
+            headers = {key: value for key, value in headers.items() if key.lower() != "authorization"}
         response = _response(url, name, headers, pace, timeout)
         if response.status in (200, 206):
             return Answer(response, redirects)
         response.close()
         place = response.headers.get("Location")
         if response.status not in (301, 302, 303, 307, 308) or place is None:
-            raise SourceError(
-                f"{name}: the server answered {response.status} {responses.get(response.status, '')}".rstrip() + "."
-            )
+            raise BadStatus(name, response.status)
         redirects.append(response.headers)
         url = _redirected(name, url, place)
     raise SourceError(f"{name}: the server redirects more than {MAX_REDIRECTS} times.")
@@ -102,7 +135,7 @@ def _response(url: str, name: str, headers: dict[str, str], pace: Pace, timeout:
     parts = _parts(url)
     if parts is None:
         raise SourceError(f"{name!r:.200} is not a valid URL.")
-    request = Request(without_password(url), headers={**headers, "Accept-Encoding": "identity"})
+    request = Request(without_password(url), headers={"User-Agent": AGENT, **headers, "Accept-Encoding": "identity"})
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_header("Authorization", f"Basic {b64encode(login.encode()).decode()}")
@@ -147,6 +180,35 @@ def _redirected(name: str, url: str, place: str) -> str:
             "wgemma does not follow it."
         )
     return target
+
+
+def _origin(url: str) -> tuple[str, str, int | None] | None:
+    parts = _parts(url)
+    return None if parts is None else (parts.scheme, parts.hostname or "", parts.port)
+
+
+def _check_strictly(name: str, first: str, url: str) -> None:
+    before, parts = _parts(first), _parts(url)
+    if before is None or parts is None:
+        raise SourceError(f"{name!r:.200} is not a valid URL.")
+    host = parts.hostname or ""
+    if is_loopback(host) and is_loopback(before.hostname or ""):
+        return
+    who = f"{host:.80}" if url == first else f"the server redirects to {host:.80}, and that"
+    if parts.scheme != "https":
+        raise SourceError(f"{name}: {who} would be asked by http, which anyone on the way can change. Use https.")
+    if nearness(host) > 0:
+        raise SourceError(f"{name}: {who} is an address in your own network. wgemma does not ask it.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a name for this machine itself, without asking anyone."""
+    from ipaddress import ip_address
+
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def nearness(host: str) -> int:

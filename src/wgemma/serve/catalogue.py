@@ -1,4 +1,4 @@
-"""Which models there are: the embedded one, those given on the command line, and those in the Ollama store.
+"""Which models there are: the embedded one, those given on the command line, and those in the stores.
 
 Names from the network are looked up, never opened: a path or a URL is just a name that nobody has.
 """
@@ -11,7 +11,8 @@ from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate, stored_files
-from wgemma.files.ollama import Name, Store
+from wgemma.files.names import Name
+from wgemma.files.stores import Stores
 from wgemma.serve.problems import Problem, log, no_model
 from wgemma.serve.settings import Settings
 from wgemma.web.models import Offer, make_offer
@@ -28,7 +29,7 @@ class Wanted:
 
 
 class Catalogue:
-    """The models on offer. The store is read each time, so what `ollama pull` brings is there at once."""
+    """The models on offer. The stores are read each time, so what a pull brings is there at once."""
 
     def __init__(self, settings: Settings) -> None:
         self.adapters = dict(settings.adapters)
@@ -48,7 +49,7 @@ class Catalogue:
         if name in self._extra or short in self._extra:
             return self._extra.get(name) or self._extra[short]
         try:
-            return stored_files(Store.find().model(Name.parse(name)))
+            return stored_files(Stores.find().model(Name.parse(name)))
         except StoreError as error:
             if error.reason in ("not_found", "invalid_name"):
                 raise no_model(name) from None
@@ -73,7 +74,7 @@ class Catalogue:
             yield locate(None)
         yield from self._extra.values()
         try:
-            stored = Store.find().models()
+            stored = Stores.find().models()
         except StoreError:  # an unreadable store has nothing to offer
             return
         for model in stored:
@@ -89,7 +90,8 @@ def _given(target: str) -> ModelFiles:
     files = locate(target)
     if files.stored is not None or files.name == NAME:
         return files
-    if isinstance(files.model, Path):
-        return ModelFiles(files.model.stem, files.model, params=files.params)
-    name = Path(files.model.partition("?")[0]).stem
-    return ModelFiles(name, download(files.model), params=files.params)
+    if isinstance(files.model, str):
+        name = Path(files.model.partition("?")[0]).stem
+        return ModelFiles(name, download(files.model), params=files.params)
+    first = files.model[0] if isinstance(files.model, tuple) else files.model
+    return ModelFiles(first.stem, files.model, params=files.params)

@@ -91,7 +91,10 @@ def _billions(count: int) -> str:
 
 
 def _modified(files: ModelFiles) -> float:
-    return files.stored.modified if files.stored else Path(files.model).stat().st_mtime
+    if files.stored:
+        return files.stored.modified
+    first = files.model[0] if isinstance(files.model, tuple) else files.model
+    return Path(first).stat().st_mtime
 
 
 def _parameters(files: ModelFiles) -> list[tuple[str, Any]]:

@@ -72,13 +72,14 @@ class ReplyParser:
                 self._on_text(piece)
         return self._take()
 
-    def finish(self) -> list[ReplyPart]:
-        """Ends the stream: flushes what was held back and closes an open tool call."""
+    def finish(self, *, cut: bool = False) -> list[ReplyPart]:
+        """Ends the stream: flushes what was held back and closes an open tool call, which is an error if the reply was
+        `cut` there."""
         rest, self._unfinished = self._unfinished, ""
         if rest:
             self._on_text(rest)
         if self._state == "tool_call":
-            self._end_call()
+            self._end_call(cut=cut)
         else:
             self._end_name()
             self._emit("".join(self._space))
@@ -162,8 +163,12 @@ class ReplyParser:
         if len(words) < len(text):
             self._space.append(text[len(words) :])
 
-    def _end_call(self) -> None:
-        self._parts.append(("tool_call", parse_call("".join(self._call), self._tools)))
+    def _end_call(self, *, cut: bool = False) -> None:
+        text = "".join(self._call)
+        call = parse_call(text, self._tools)
+        if cut:
+            call = ToolCall(call.name, error="the reply was cut before the call ended", raw=text)
+        self._parts.append(("tool_call", call))
         self._call = []
         self._state, self._skip_space = "content", True
 

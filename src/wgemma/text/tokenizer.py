@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from wgemma.errors import GgufError
-from wgemma.files.gguf import Gguf, StringArray
+from wgemma.files.arrays import StringArray
+from wgemma.files.gguf import Gguf
 from wgemma.text.bpe import MAX_IDS, MAX_MERGES, Merges
 from wgemma.text.vocabulary import Memo, Vocabulary
 

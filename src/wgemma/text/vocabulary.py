@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from typing import TypeVar
 
-from wgemma.files.gguf import StringArray
+from wgemma.files.arrays import StringArray
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,7 +9,7 @@
  *
  * For scripts: <html data-bench> becomes "done" or "failed", and `benchResult` is the result of bench.js.
  *
- * @typedef {{key: string, name: string, group: string, size: number, quantisation: string, url?: string, file?: File,
+ * @typedef {{key: string, name: string, group: string, size: number, quantisation: string, url?: string, files?: File[],
  *   sha256?: string}} Choice
  */
 
@@ -18,7 +18,7 @@ import { BenchView } from "./ui/bench_view.js";
 import { h, part, placeIcons } from "./ui/dom.js";
 import { bytes } from "./ui/format.js";
 import { listenToFiles } from "./ui/input.js";
-import { fromFile, offeredModels, unique } from "./ui/models.js";
+import { fromFiles, offeredModels, unique } from "./ui/models.js";
 import { themeButton } from "./ui/theme_button.js";
 import { hideToken } from "./ui/token.js";
 import { load, supported } from "./wgemma.js";
@@ -55,7 +55,7 @@ async function modelOf(choice, tell, signal) {
   if (loaded?.choice === choice) return loaded.model;
   await loaded?.model.close();
   loaded = null;
-  const model = await load(choice.file ?? choice.url ?? "", {
+  const model = await load(choice.files ?? choice.url ?? "", {
     ...settings,
     name: choice.name,
     ...(choice.sha256 && { sha256: choice.sha256 }),
@@ -101,7 +101,7 @@ async function start() {
   document.getElementById("bench")?.append(view.element);
   select.addEventListener("change", () => view.clear());
   listenToFiles("bench-file", ([file]) => {
-    const choice = fromFile(file);
+    const choice = fromFiles([file]);
     choices = unique([...choices, choice]);
     fill(choice);
     view.clear();

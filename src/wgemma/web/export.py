@@ -45,7 +45,7 @@ def export(folder: Path, extra: Iterable[Offer] = ()) -> list[Path]:
 
 def _files(site: Site, offers: Collection[Offer]) -> dict[str, Fill]:
     """Name → what writes that file, in the order of writing."""
-    files = {offer.url: _copy_of(offer.path) for offer in offers}
+    files = {url: _copy_of(file.path) for offer in offers for url, file in offer.urls.items()}
     files["models.json"] = _json([offer.record() for offer in offers])
     # The service worker comes last, because it makes visitors' browsers fetch the rest.
     for address in sorted(site.assets, key=lambda address: (address == "sw.js", address)):

@@ -1,4 +1,4 @@
-"""The models offered to the page: the embedded one first, then those in the Ollama store that it can run.
+"""The models offered to the page: the embedded one first, then those in the stores that it can run.
 
 Each has an id made from its name. Requests are looked up by id, so no path ever comes from outside.
 """
@@ -16,6 +16,8 @@ from wgemma.errors import Error, ModelError, SourceError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import DEFAULT_PARAMS, ModelFiles, locate
 from wgemma.files.ollama import Store
+from wgemma.files.parts import part_names, whole_name
+from wgemma.files.stores import Stores
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
 
@@ -35,14 +37,23 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """One model: its file, and its entry in models.json."""
+class OfferedFile:
+    """A model's file, or one of its parts."""
 
     path: Path
-    id: str
-    name: str
     digest: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One model: its files, and its entry in models.json. If it is in parts, the page gets the address of the first and
+    finds the others by their names."""
+
+    parts: tuple[OfferedFile, ...]
+    projector: OfferedFile | None
+    id: str
+    name: str
     quantisation: str
     parameters: int
     capabilities: list[str]
@@ -51,13 +62,38 @@ class Offer:
     embedded: bool
 
     @property
+    def digest(self) -> str:
+        """The model's SHA-256; empty if it is in parts."""
+        return self.parts[0].digest if len(self.parts) == 1 else ""
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> dict[str, OfferedFile]:
+        """The model's files by id, its projector's last."""
+        count = len(self.parts)
+        name = self.id.removesuffix(".gguf")
+        ids = [f"{name}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)] if count > 1 else [self.id]
+        return dict(zip(ids, self.parts, strict=True)) | (
+            {f"{name}-mmproj.gguf": self.projector} if self.projector else {}
+        )
+
+    @property
+    def urls(self) -> dict[str, OfferedFile]:
+        return {f"models/{id}": file for id, file in self.files.items()}
+
+    @property
     def url(self) -> str:
-        return f"models/{self.id}"
+        return next(iter(self.urls))
 
     def record(self) -> dict[str, Any]:
         """The entry in models.json: facts to choose by, and the model's own settings and system prompt."""
         named = ("name", "url", "size", "quantisation", "parameters", "capabilities", "digest", "settings")
         record = {name: getattr(self, name) for name in named}
+        if self.projector is not None:
+            record["projector"] = list(self.urls)[-1]
         return record | ({"system": self.system} if self.system else {}) | ({"embedded": True} if self.embedded else {})
 
 
@@ -66,13 +102,15 @@ def embedded_offer() -> Offer | None:
     return None if embedded_model() is None else make_offer(locate(None), embedded=True)
 
 
-def stored_offers(store: Store) -> list[Offer]:
-    """Every Gemma 4 in the store, by name. Models that cannot be run are skipped."""
+def stored_offers(stores: Store | Stores) -> list[Offer]:
+    """Every Gemma 4 in the stores, by name. Models that cannot be run are skipped."""
     offers = []
-    for model in store.models():
+    for model in stores.models():
         try:
             params = {**DEFAULT_PARAMS, **model.params}
-            files = ModelFiles(str(model.name), model.model, params=params, system=model.system, stored=model)
+            files = ModelFiles(
+                str(model.name), model.files, model.projectors, params=params, system=model.system, stored=model
+            )
             offers.append(make_offer(files))
         except (Error, OSError):
             continue
@@ -83,7 +121,7 @@ def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
     """The offers in order; if two names give the same id, the second one uses its hash."""
     table: dict[str, Offer] = {}
     for offer in offers:
-        fresh = replace(offer, id=f"{offer.digest}.gguf") if offer.id in table else offer
+        fresh = replace(offer, id=f"{offer.parts[0].digest}.gguf") if offer.id in table else offer
         table.setdefault(fresh.id, fresh)
     return table
 
@@ -91,31 +129,34 @@ def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
 def offer_of(target: str) -> Offer:
     """The model a user names: from the store, or a .gguf file."""
     files = locate(target)
-    if not isinstance(files.model, Path):
+    if isinstance(files.model, str):
         raise SourceError(f"{target} is on the web. Download it and pass the .gguf file.")
     return make_offer(files)
 
 
 def make_offer(files: ModelFiles, embedded: bool = False) -> Offer:
     """What there is to say about a model."""
-    path = Path(files.model)
-    stat = path.stat()
-    facts = _facts(path, stat.st_mtime_ns, stat.st_size)
+    assert not isinstance(files.model, str)
     stored = files.stored
+    paths = files.model if isinstance(files.model, tuple) else (files.model,)
+    if stored is None and len(paths) == 1:
+        paths = _all_parts(paths[0])
+    facts = _facts(paths, tuple(map(_stamp, paths)))
+    senses = list(facts.senses)
+    for path in files.projectors[:1]:
+        senses += [sense for sense in _senses(path, _stamp(path)) if sense not in senses]
     label = str(stored.details["quantization_level"]) if stored else ""
-    name = files.name if stored or embedded else path.stem
+    name = files.name if stored or embedded else Path(whole_name(paths[0].name)).stem
     # Same as `StoredModel.capabilities`, without reading the file again for every listing.
     manners = ["tools", "thinking"] if stored is None or stored.config.get("parser") == "gemma4" else []
     return Offer(
-        path=path,
+        parts=tuple(_file(path, stored=stored is not None) for path in paths),
+        projector=next((_file(path, stored=stored is not None) for path in files.projectors), None),
         id=re.sub(r"[^A-Za-z0-9._-]", "-", name) + ".gguf",  # also a valid file name
         name=name,
-        # A blob in the store is named by its hash.
-        digest=path.name.removeprefix("sha256-").lower() if stored else _hash(path, stat.st_mtime_ns, stat.st_size),
-        size=stat.st_size,
         quantisation=label if re.fullmatch(r"[A-Za-z0-9_.+-]{1,20}", label) else facts.quantisation,
         parameters=facts.parameters,
-        capabilities=["completion", *facts.senses, *manners],
+        capabilities=["completion", *senses, *manners],
         settings={
             SETTINGS[name]: value
             for name, value in files.params.items()
@@ -124,6 +165,27 @@ def make_offer(files: ModelFiles, embedded: bool = False) -> Offer:
         system=files.system,
         embedded=embedded,
     )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Changes when the file does."""
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _file(path: Path, *, stored: bool) -> OfferedFile:
+    """A file with its hash, by which a blob in a store is named."""
+    stamp = _stamp(path)
+    return OfferedFile(path, path.name.removeprefix("sha256-").lower() if stored else _hash(path, stamp), stamp[1])
+
+
+def _all_parts(path: Path) -> tuple[Path, ...]:
+    """The file, or all parts of it in order."""
+    names = part_names(path.name)
+    if len(names) > 1:
+        with Gguf.open(path) as gguf:
+            names = names if gguf.parts > 1 else [path.name]
+    return tuple(path.with_name(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +198,26 @@ class Facts:
 
 
 @lru_cache(maxsize=8)
-def _hash(path: Path, modified: int, size: int) -> str:
+def _hash(path: Path, stamp: tuple[int, int]) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, modified: int, size: int) -> Facts:
-    with Gguf.open(path) as gguf:
+def _facts(paths: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> Facts:
+    with Gguf.open(paths) as gguf:
         if gguf.metadata.get("general.architecture") != "gemma4":
-            raise ModelError(f"{path.name} is not a gemma4 model, and the page can run only those.")
+            raise ModelError(f"{paths[0].name} is not a gemma4 model, and the page can run only those.")
         kind = gguf.metadata.get("general.file_type")
         label = FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
-        senses = tuple(sense for sense, there in (("vision", has_vision), ("audio", has_audio)) if there(gguf))
-        return Facts(label, sum(tensor.elements for tensor in gguf.tensors.values()), senses)
+        return Facts(label, sum(tensor.elements for tensor in gguf.tensors.values()), _senses_of(gguf))
+
+
+@lru_cache(maxsize=256)
+def _senses(path: Path, stamp: tuple[int, int]) -> tuple[str, ...]:
+    with Gguf.open(path) as gguf:
+        return _senses_of(gguf)
+
+
+def _senses_of(gguf: Gguf) -> tuple[str, ...]:
+    return tuple(sense for sense, there in (("vision", has_vision), ("audio", has_audio)) if there(gguf))

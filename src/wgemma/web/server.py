@@ -1,6 +1,6 @@
 """The web server behind the page: Starlette, read-only, serving only the addresses in two tables.
 
-`/models.json` and `/models/<id>` come from the embedded model and the Ollama store, everything else from `Site`. Models
+`/models.json` and `/models/<id>` come from the embedded model and the stores, everything else from `Site`. Models
 are streamed with HTTP Range support; a whole one is never in memory.
 """
 
@@ -19,11 +19,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Send
 
 from wgemma.errors import StoreError
-from wgemma.files.ollama import Store
+from wgemma.files.stores import Stores
 from wgemma.web.access import Access
 from wgemma.web.guard import Guard
 from wgemma.web.limits import LimitedProtocol
-from wgemma.web.models import Offer, by_id, embedded_offer, stored_offers
+from wgemma.web.models import Offer, OfferedFile, by_id, embedded_offer, stored_offers
 from wgemma.web.ranges import Unsatisfiable, parse_range
 from wgemma.web.site import Site
 
@@ -40,8 +40,8 @@ def make_app(names: tuple[str, ...] = (), token: str | None = None) -> ASGIApp:
         return JSONResponse(records, headers={"Cache-Control": "no-store"})
 
     def model(request: Request) -> Response:
-        offer = shelf.find(request.path_params["id"])
-        return _nothing_here() if offer is None else _send_model(request, offer)
+        file = shelf.find(request.path_params["id"])
+        return _nothing_here() if file is None else _send_file(request, file)
 
     def asset(request: Request) -> Response:
         address = request.path_params["address"]
@@ -87,27 +87,28 @@ class _Server(uvicorn.Server):
 
 
 class Shelf:
-    """The models on offer, by id. The store is scanned when the page asks for the list."""
+    """The models on offer, and their files by id. The stores are scanned when the page asks for the list."""
 
     def __init__(self) -> None:
         offer = embedded_offer()
         self.embedded = [offer] if offer else []
-        self._by_id: dict[str, Offer] = {}
+        self._files: dict[str, OfferedFile] = {}
 
     def refresh(self) -> list[Offer]:
         """All models, the embedded one first."""
         try:
-            stored = stored_offers(Store.find())
+            stored = stored_offers(Stores.find())
         except StoreError:  # an unreadable store offers nothing
             stored = []
-        self._by_id = by_id([*self.embedded, *stored])
-        return list(self._by_id.values())
+        offers = list(by_id([*self.embedded, *stored]).values())
+        self._files = {id: file for offer in offers for id, file in offer.files.items()}
+        return offers
 
-    def find(self, id: str) -> Offer | None:
-        """The model with that id, even if it was added after the list was made."""
-        if id not in self._by_id:
+    def find(self, id: str) -> OfferedFile | None:
+        """The file with that id, even if it was added after the list was made."""
+        if id not in self._files:
             self.refresh()
-        return self._by_id.get(id)
+        return self._files.get(id)
 
 
 def _nothing_here() -> Response:
@@ -120,11 +121,11 @@ def _is_known(request: Request, etag: str) -> bool:
     return known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
 
 
-def _send_model(request: Request, offer: Offer) -> Response:
+def _send_file(request: Request, file: OfferedFile) -> Response:
     headers = {
         "Accept-Ranges": "bytes",
         "Cache-Control": "no-store",  # the page saves models in its own storage
-        "ETag": f'"{offer.digest}"',
+        "ETag": f'"{file.digest}"',
     }
     if _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -132,18 +133,18 @@ def _send_model(request: Request, offer: Offer) -> Response:
     if request.method == "HEAD" or request.headers.get("if-range", headers["ETag"]) != headers["ETag"]:
         wanted = None  # the page has the start of a different file
     try:
-        asked = parse_range(wanted, offer.size)
+        asked = parse_range(wanted, file.size)
     except Unsatisfiable:
-        headers["Content-Range"] = f"bytes */{offer.size}"
+        headers["Content-Range"] = f"bytes */{file.size}"
         return PlainTextResponse("The file has no such range; request a single range within it.\n", 416, headers)
-    start, stop = asked or (0, offer.size)
+    start, stop = asked or (0, file.size)
     if asked:
-        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{offer.size}"
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
     headers["Content-Length"] = str(stop - start)
     if request.method == "HEAD":
         return Response(headers=headers, media_type="application/octet-stream")
-    file = _open(offer.path, offer.size)
-    return _nothing_here() if file is None else FilePiece(file, start, stop, headers, 206 if asked else 200)
+    opened = _open(file.path, file.size)
+    return _nothing_here() if opened is None else FilePiece(opened, start, stop, headers, 206 if asked else 200)
 
 
 def _open(path: Path, size: int) -> BinaryIO | None:

@@ -262,7 +262,7 @@ export class WgemmaError extends Error {
 }
 
 export function supported(): Promise<{ ok: true; adapter: string } | { ok: false; reason: string }>;
-export function load(source: Source, options?: LoadOptions): Promise<Model>;
+export function load(source: Source | Source[], options?: LoadOptions): Promise<Model>;
 /** Starts Python before a model is chosen. */
 export function warm(): void;
 /** Models in the browser's storage; `whole` ones load without a network. */

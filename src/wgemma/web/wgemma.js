@@ -175,13 +175,15 @@ const STAGES = {
 };
 
 /**
- * Loads a model from a URL, a file, or a file handle.
- * @param {Source} source
+ * Loads a model from a URL, a file, or a file handle. Of a model in parts, the URL of any one is enough; files are all
+ * given, in any order.
+ * @param {Source | Source[]} source
  * @param {import("./wgemma").LoadOptions} [options]
  */
 export async function load(source, options = {}) {
   const { onProgress, signal, projector = null, ...rest } = options;
-  const order = { ...rest, source: target(source), projector: projector && target(projector), small: isSmall() };
+  const files = Array.isArray(source) ? source.map((part) => target(part)) : target(source);
+  const order = { ...rest, source: files, projector: projector && target(projector), small: isSmall() };
   signal?.throwIfAborted();
   const able = await supported();
   if (!able.ok) throw new WgemmaError("no-webgpu", able.reason);

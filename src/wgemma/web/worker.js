@@ -12,7 +12,7 @@
 /**
  * @typedef {string | Blob | FileSystemFileHandle} Target an absolute address, or a file
  * @typedef {{type?: string, image?: {width: number, height: number, rgba: Uint8Array, key: string} | Picture}} Part
- * @typedef {{verb: "load", source: Target, projector: Target | null, save?: boolean, sha256?: string}} Load
+ * @typedef {{verb: "load", source: Target | Target[], projector: Target | null, save?: boolean, sha256?: string}} Load
  * @typedef {{verb: "adapt", files: Target[]}} Adapt
  * @typedef {{verb: "stop", of: number}} Stop
  * @typedef {{verb: "chat" | "logits" | "tokenize" | "encode" | "reset" | "stats" | "unload" | "unadapt" | "examine" | "finetune",
@@ -27,6 +27,7 @@ import { FileSource } from "./file.js";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 import { openGpu } from "./replay.js";
 import { verdicts } from "./opfs.js";
+import { partUrls } from "./parts.js";
 import { openSource } from "./sources.js";
 import { WgemmaError } from "./trouble.js";
 
@@ -179,16 +180,31 @@ async function opened(order, post, sources) {
   tell("start", 0, 0);
   const how = { save: order.save, signal: state.stop.signal };
   let told = 0;
-  const progress = (/** @type {number} */ loaded, /** @type {number} */ total) => {
-    state.downloading = loaded < total;
+  /** @type {[number, number][]} bytes here and in all, of each part */
+  const parts = [];
+  const progress = (/** @type {number} */ part) => (/** @type {number} */ loaded, /** @type {number} */ total) => {
+    parts[part] = [loaded, total];
+    const [here, all] = parts.reduce((sum, [a, b]) => [sum[0] + a, sum[1] + b], [0, 0]);
+    state.downloading = here < all;
     if (performance.now() - told < EVERY && state.downloading) return;
     told = performance.now();
-    tell("download", loaded, total);
+    tell("download", here, all);
   };
-  sources.push(await openSource(order.source, { ...how, sha256: order.sha256, progress }));
+  const targets = targetsOf(order.source);
+  const sha256 = targets.length === 1 ? order.sha256 : undefined;
+  for (const [i, target] of targets.entries()) {
+    sources.push(await openSource(target, { ...how, sha256, progress: progress(i) }));
+  }
+  const source = [...sources];
   if (order.projector) sources.push(await openSource(order.projector, how));
-  const [source, projector = null] = sources;
+  const projector = sources[targets.length] ?? null;
   return { name: "", context: null, kv: "f16", precision: "fast", ple: "auto", ...order, source, projector };
+}
+
+/** A model's files: all its parts, of which one URL is enough. @param {Target | Target[]} source */
+function targetsOf(source) {
+  if (Array.isArray(source)) return source;
+  return typeof source === "string" ? partUrls(new URL(source, self.location.href).href) : [source];
 }
 
 /** @param {Order} order @returns {Part[]} */

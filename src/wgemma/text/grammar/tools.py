@@ -27,8 +27,8 @@ CLOSE = "<tool_call|>"
 SYMBOLS = {QUOTE: 256, CLOSE: 257}  # special tokens and their symbols, for `TokenIndex`
 
 _MARKUP = (QUOTE, CLOSE, "<|tool_call>", "<|tool_response>", "<|channel>", "<channel|>")
-_BARE = re.compile(r"[^\s:{}\[\]\"',<][^:{}\[\]\"',<]*(?<!\s)")
-_NAME = re.compile(r"[^\s{}<]+")
+_BARE = re.compile(r"[^\s:{}\[\]\"',<\ud800-\udfff][^:{}\[\]\"',<\ud800-\udfff]*(?<!\s)")
+_NAME = re.compile(r"[^\s{}<\ud800-\udfff]+")
 
 
 class CallSpelling(JsonSpelling):

@@ -80,7 +80,7 @@ export class Engine extends EventTarget {
     const meter = new Meter();
     try {
       signal.throwIfAborted();
-      const model = await load(entry.file ?? entry.url ?? "", {
+      const model = await load(entry.files ?? entry.url ?? "", {
         ...how,
         name: entry.name,
         ...(entry.projector && { projector: entry.projector }),

@@ -4,11 +4,12 @@
  * @typedef {import("./models.js").Entry} Entry
  */
 
+import { partNames, wholeName } from "../parts.js";
 import { announce, h, part } from "./dom.js";
 import { bytes } from "./format.js";
 import { listenToFiles } from "./input.js";
 import { ModelLine } from "./model_line.js";
-import { fromFile, GROUPS, offeredModels, unique } from "./models.js";
+import { fromFiles, GROUPS, offeredModels, unique } from "./models.js";
 import { toast } from "./notices.js";
 import { remembered } from "./remembered.js";
 
@@ -114,13 +115,17 @@ export class ModelPicker {
     return this.engine.load(entry, { ...how, ...(context && { context }) });
   }
 
-  /** Opens model files; vision and audio may be in a second one, which llama.cpp calls mmproj. @param {File[]} files */
+  /**
+   * Opens a model's file or all of its parts; vision and audio may be in another, which llama.cpp calls mmproj.
+   * @param {File[]} files
+   */
   open(files) {
     const projector = files.length > 1 ? files.find((file) => /mmproj/i.test(file.name)) : undefined;
-    const file = files.find((other) => other !== projector);
-    if (!file) return;
-    const entry = fromFile(file, projector);
-    this.#models = unique([...this.#models.filter((other) => !(other.file && other.name === entry.name)), entry]);
+    const first = files.find((other) => other !== projector);
+    if (!first) return;
+    const parts = files.filter((other) => other !== projector && wholeName(other.name) === wholeName(first.name));
+    const entry = fromFiles(partNames(first.name).length > 1 ? parts : [first], projector);
+    this.#models = unique([...this.#models.filter((other) => !(other.files && other.name === entry.name)), entry]);
     this.#fill(entry.key);
     this.load(entry);
   }

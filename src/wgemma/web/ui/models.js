@@ -1,11 +1,12 @@
 /**
  * The models to choose from: the server's, those stored in this browser, opened files. And whether they fit.
  *
- * @typedef {{key: string, name: string, group: string, url?: string, file?: File, projector?: File, size: number,
+ * @typedef {{key: string, name: string, group: string, url?: string, files?: File[], projector?: File | string, size: number,
  *   quantisation: string, parameters: number, capabilities: string[], sha256?: string,
  *   settings: Record<string, number>, system: string, embedded: boolean}} Entry
  */
 
+import { partUrls, wholeName } from "../parts.js";
 import { saved } from "../wgemma.js";
 import { bytes } from "./format.js";
 import { NUMBERS, numberProblem } from "./settings.js";
@@ -16,8 +17,8 @@ export const GROUPS = ["Built in", "On this computer", "Kept in this browser", "
 export async function offeredModels() {
   const offered = (await list()).map(fromServer).filter((entry) => entry !== null);
   const known = new Set(offered.map((entry) => absolute(entry.url ?? "")));
-  const kept = (await saved().catch(() => [])).filter((file) => file.whole && !known.has(absolute(file.url)));
-  return unique([...offered, ...kept.map(fromStorage)]);
+  const kept = joined((await saved().catch(() => [])).filter((file) => file.whole));
+  return unique([...offered, ...kept.filter((file) => !known.has(absolute(file.url))).map(fromStorage)]);
 }
 
 /** @param {string} url */
@@ -44,6 +45,7 @@ function fromServer(record) {
     name: record.name,
     group: embedded ? GROUPS[0] : GROUPS[1],
     url: record.url,
+    ...(typeof record.projector === "string" && { projector: record.projector }),
     size: Number(record.size) || 0,
     quantisation: String(record.quantisation ?? ""),
     parameters: Number(record.parameters) || 0,
@@ -69,9 +71,26 @@ function fromStorage({ url, name, size }) {
   return { ...bare(name, GROUPS[2], size), url };
 }
 
-/** An opened file; its towers may be in a second one. @param {File} file @param {File} [projector] @returns {Entry} */
-export function fromFile(file, projector) {
-  return { ...bare(file.name, GROUPS[3], file.size), file, projector };
+/**
+ * Stored files with the parts of a model as one, under its first part's address; incomplete ones are left out.
+ * @param {{url: string, name: string, size: number}[]} files
+ */
+function joined(files) {
+  const sizes = new Map(files.map(({ url, size }) => [url, size]));
+  return files.flatMap((file) => {
+    const urls = partUrls(file.url);
+    if (urls[0] !== file.url || !urls.every((url) => sizes.has(url))) return [];
+    return [{ ...file, name: wholeName(file.name), size: urls.reduce((sum, url) => sum + (sizes.get(url) ?? 0), 0) }];
+  });
+}
+
+/**
+ * Opened files, the parts of one model; its towers may be in another.
+ * @param {File[]} files @param {File} [projector] @returns {Entry}
+ */
+export function fromFiles(files, projector) {
+  const size = files.reduce((sum, file) => sum + file.size, 0);
+  return { ...bare(wholeName(files[0].name), GROUPS[3], size), files, projector };
 }
 
 /** @param {string} name @param {string} group @param {number} size @returns {Entry} */

@@ -1,0 +1,19 @@
+"""`wgemma cp NAME OTHER`: gives a model another name in wgemma's store. It takes no more room."""
+
+import argparse
+
+from wgemma.files.managing import copy
+from wgemma.files.names import Name
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("cp", help="give a model another name")
+    verb.add_argument("model", metavar="NAME", help="a stored model, wgemma's or Ollama's")
+    verb.add_argument("other", metavar="OTHER", help="the new name, in wgemma's store")
+    verb.set_defaults(do=copy_model)
+
+
+def copy_model(options: argparse.Namespace) -> int:
+    list(copy(options.model, options.other))
+    print(f"{Name.parse(options.other)} is {Name.parse(options.model)}.")
+    return 0

@@ -1,0 +1,126 @@
+"""`wgemma pull NAME`: downloads a model into wgemma's store, or goes on with it."""
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from types import TracebackType
+from typing import Any
+
+from wgemma.cli.output import clean, human_bytes
+from wgemma.errors import StoreError
+from wgemma.files.managing import Event, pull
+from wgemma.files.names import Name
+from wgemma.files.stores import Stores
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("pull", help="download a model")
+    verb.add_argument(
+        "model",
+        metavar="NAME",
+        help="a name in Ollama's registry, such as gemma4:e2b, or on Hugging Face, such as hf.co/user/repo:Q4_K_M",
+    )
+    verb.add_argument("--json", action="store_true", help="print progress as JSON, one object per line")
+    verb.set_defaults(do=pull_model)
+
+
+def pull_model(options: argparse.Namespace) -> int:
+    told = download(options.model, as_json=options.json)
+    if not options.json:
+        print(told)
+    return 0
+
+
+def download(text: str, *, as_json: bool = False) -> str:
+    """Pulls a model and says how far it is; the result is a sentence about where it is."""
+    name, stores = Name.parse(text), Stores.find()
+    try:
+        with Follower(f"pulling {name}", as_json=as_json) as follower, closing(pull(text, stores)) as events:
+            for event in events:
+                follower.hear(event)
+    except KeyboardInterrupt:
+        if not as_json:
+            print(f"Stopped. `wgemma pull {clean(text)}` goes on where it stopped.", file=sys.stderr)
+        raise
+    size = human_bytes(stores.own.model(name).size)
+    return f"{name} is here: {size} in {clean(str(stores.own.root))}. `wgemma run {name}` starts it."
+
+
+def offer(text: str) -> bool:
+    """Asks whether to pull a model that is not here, and does. False without a terminal, or if the answer is no."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{clean(str(Name.parse(text)))} is not on this computer. Pull it now? [Y/n] ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes", "") or sys.stdin.closed:
+        return False
+    print(download(text), file=sys.stderr)
+    return True
+
+
+def pullable(text: str) -> bool:
+    """Whether this is the name of a model that is not here, and not a misspelt one."""
+    try:
+        Name.parse(text)
+        Stores.find().model(text)
+    except StoreError as error:
+        return error.reason == "not_found" and "Did you mean" not in str(error)
+    return False
+
+
+class Follower:
+    """Shows a stream of events: a bar on a terminal, a line per step and per 10 % elsewhere, or JSON."""
+
+    def __init__(self, label: str, *, as_json: bool) -> None:
+        self._label = label
+        self._json = as_json
+        self._totals: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._status = ""
+        self._tenth = 0
+        self._bars: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Follower":
+        if not self._json and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def hear(self, event: Event) -> None:
+        if self._json:
+            print(json.dumps(event), flush=True)
+        elif "digest" in event:
+            self._totals[event["digest"]], self._done[event["digest"]] = event["total"], event["completed"]
+            self._draw(sum(self._done.values()), sum(self._totals.values()))
+        elif event["status"] != self._status:
+            self._status = event["status"]
+            if self._bars is None or self._status.startswith(("picked", "waiting")):
+                print(clean(self._status), file=sys.stderr)
+
+    def _draw(self, done: int, total: int) -> None:
+        if self._bars is not None:
+            if self._task is None:
+                self._task = self._bars.add_task(self._label, total=total)
+            self._bars.update(self._task, completed=done, total=total)
+        elif (tenth := 10 * done // max(total, 1)) > self._tenth:
+            self._tenth = tenth
+            print(f"{self._label}: {tenth * 10} %", file=sys.stderr)

@@ -1,0 +1,119 @@
+"""`wgemma ps` and `wgemma stop`: what a running server holds in memory. Both speak Ollama's API."""
+
+import argparse
+import json
+import os
+import re
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from wgemma.cli.output import as_json, human_bytes, human_seconds, table
+from wgemma.errors import SourceError
+from wgemma.files.json_text import parse_json
+
+PORT = 11434
+TIMEOUT = 30.0
+MAX_ANSWER = 4 << 20
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    listing = verbs.add_parser("ps", help="list the models a running server holds in memory")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(do=list_running)
+    stopping = verbs.add_parser("stop", help="let a running server unload a model")
+    stopping.add_argument("model", metavar="NAME", help="a model that `wgemma ps` lists")
+    stopping.set_defaults(do=stop)
+    for verb in (listing, stopping):
+        verb.add_argument(
+            "--host", metavar="HOST", help=f"ask the server there (default: $OLLAMA_HOST, or port {PORT} here)"
+        )
+
+
+def list_running(options: argparse.Namespace) -> int:
+    answer = ask(server_address(options.host), "/api/ps")
+    models = [model for model in answer.get("models") or () if isinstance(model, dict)]
+    if options.json:
+        as_json(models)
+    elif not models:
+        print("No model is loaded.")
+    else:
+        table(["NAME", "SIZE", "ON THE GPU", "CONTEXT", "UNTIL"], [_row(model) for model in models])
+    return 0
+
+
+def _row(model: dict[str, Any]) -> list[str]:
+    def size(key: str) -> str:
+        number = model.get(key)
+        return human_bytes(number) if isinstance(number, int) and 0 <= number < 1 << 63 else ""
+
+    context = model.get("context_length")
+    return [str(model.get("name", "")), size("size"), size("size_vram"), str(context or ""), _until(model)]
+
+
+def _until(model: dict[str, Any]) -> str:
+    """How long the model stays loaded."""
+    try:
+        # Ollama writes nanoseconds, of which Python reads six digits.
+        text = re.sub(r"(\.\d{6})\d+", r"\1", str(model.get("expires_at")))
+        left = (datetime.fromisoformat(text) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return ""
+    if left > 10 * 365 * 86400:
+        return "for ever"
+    return f"{human_seconds(left)} from now" if left > 0 else "about to be unloaded"
+
+
+def stop(options: argparse.Namespace) -> int:
+    ask(server_address(options.host), "/api/generate", {"model": options.model, "keep_alive": 0, "stream": False})
+    print(f"{options.model} is unloaded.")
+    return 0
+
+
+def server_address(host: str | None) -> str:
+    """Where the server is: by `--host`, then `$OLLAMA_HOST`. HOST, HOST:PORT, :PORT and URLs are all understood."""
+    text = (host or os.environ.get("OLLAMA_HOST") or "").strip().strip("\"'")
+    scheme, mark, rest = text.rpartition("://")
+    scheme = scheme.lower() or "http"
+    if not mark and rest.count(":") > 1 and not rest.startswith("["):
+        rest = f"[{rest}]"  # an IPv6 address alone
+    try:
+        parts = urlsplit(f"{scheme}://{rest}")
+        (parts.hostname or "").encode("idna")
+        port = parts.port or ({"http": 80, "https": 443}.get(scheme) if mark else PORT)
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if port is None or scheme not in ("http", "https"):
+        raise SourceError(f"{text!r:.80} is not a server's address; write HOST, HOST:PORT or http://HOST:PORT.")
+    name = parts.hostname or "127.0.0.1"
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # where it listens, not where it is
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path.rstrip('/')}"
+
+
+def ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A server's answer to a question, or to an order with a body."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = Request(address + path, data, {"Content-Type": "application/json"})
+        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT) as response:
+            answer = _object(response.read(MAX_ANSWER))
+    except HTTPError as error:
+        with error:
+            reason = _object(error.read(MAX_ANSWER)).get("error")
+        raise SourceError(f"{address} answered {error.code}: {reason or error.reason}.".replace("..", ".")) from None
+    except (OSError, HTTPException, URLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise SourceError(f"no server answers at {address} ({reason}). `wgemma serve` starts one.") from None
+    return answer
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

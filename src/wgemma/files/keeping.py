@@ -1,0 +1,280 @@
+"""Writes into wgemma's own store. Whenever the process ends, the store is one that every reader accepts.
+
+A blob gets its name once all of it is on the disk and hashes to that name; a manifest is written once all its blobs are
+there. What is unfinished has a name no reader looks at:
+
+    blobs/sha256-HEX            a complete blob
+    blobs/sha256-HEX.partial    what has arrived of it; the next pull goes on from there
+    blobs/sha256-HEX.lock       the process that is fetching it
+    store.lock                  the process that is changing manifests
+    manifest.partial            a manifest on its way to its name
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from stat import S_ISREG
+from typing import IO, Any
+
+from wgemma.errors import Error, StoreError
+from wgemma.files.json_text import parse_json
+from wgemma.files.locks import locked
+from wgemma.files.manifests import ManifestLayer, parse_layers
+from wgemma.files.names import Name
+from wgemma.files.ollama import MAX_JSON, Store, sha256
+from wgemma.files.paths import mode
+from wgemma.files.writing import settle, settle_folder
+
+PIECE = 1 << 20
+PATIENCE = 60.0  # seconds to wait for another process to change its manifests
+POLL = 0.05
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+def checked_digest(digest: Any) -> str:
+    """The digest, if it is one: `sha256:` and 64 lower-case hexadecimal digits."""
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise StoreError(f"{digest!r:.100} is not a digest; it must be sha256: and 64 hex digits.", "invalid_digest")
+    return digest
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def blob_place(store: Store, digest: str) -> Path:
+    """Where a blob of that digest is, or would be."""
+    return store.root / "blobs" / checked_digest(digest).replace(":", "-")
+
+
+def partial_place(store: Store, digest: str) -> Path:
+    path = blob_place(store, digest)
+    return path.with_name(path.name + ".partial")
+
+
+def lock_place(store: Store, digest: str) -> Path:
+    path = blob_place(store, digest)
+    return path.with_name(path.name + ".lock")
+
+
+def has_blob(store: Store, digest: str, size: int | None = None) -> bool:
+    """Whether the store has that blob, of that size if it is known."""
+    found = size_of(blob_place(store, digest))
+    return found is not None and size in (None, found)
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a regular file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turns what goes wrong with the disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(f"{what} cannot be written: {reason}. Nothing is lost; try again.", "not_written") from None
+
+
+@contextmanager
+def waiting_for(lock: Path, *, give_up: Callable[[str], None]) -> Iterator[None]:
+    """Holds a lock, waiting for whoever has it; `give_up` gets the owner before each wait, and may raise."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            holding = locked(lock, _Busy)
+            holding.__enter__()
+            break
+        except _Busy as busy:
+            give_up(str(busy))
+            time.sleep(POLL)
+    try:
+        yield
+    finally:
+        holding.__exit__(None, None, None)
+
+
+class _Busy(Error):
+    """Somebody else holds the lock."""
+
+
+@contextmanager
+def changing(store: Store) -> Iterator[None]:
+    """Only one process at a time changes manifests, and what they need."""
+    lock, since = store.root / "store.lock", time.monotonic()
+
+    def give_up(owner: str) -> None:
+        if time.monotonic() - since > PATIENCE:
+            raise StoreError(f"{store.root} is in use by {owner}. If there is no such process, delete {lock}.", "busy")
+
+    with writing(str(store.root)), waiting_for(lock, give_up=give_up):
+        yield
+
+
+# -- blobs
+
+
+def put_blob(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
+    """Keeps a blob that must hash to `digest`."""
+    with writing(f"a blob in {store.root}"), holding(store, digest):
+        _fill(store, digest, pieces)
+
+
+def _fill(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
+    draft = partial_place(store, digest)
+    try:
+        with draft.open("wb") as file:
+            found = f"sha256:{_poured(pieces, file)}"
+            if found != digest:
+                raise StoreError(f"the blob {digest} is damaged: its bytes hash to {found}.", "bad_digest")
+            settle(file)
+        name_blob(draft, blob_place(store, digest))
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def holding(store: Store, digest: str, give_up: Callable[[str], None] = lambda owner: None) -> Iterator[None]:
+    """Holds a blob that is being written; `give_up` as in `waiting_for`."""
+    with waiting_for(lock_place(store, digest), give_up=give_up):
+        yield
+
+
+def name_blob(draft: Path, place: Path) -> None:
+    """Gives a complete blob its name, for good."""
+    draft.replace(place)
+    settle_folder(place.parent)
+
+
+def _poured(pieces: Iterable[bytes], file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        file.write(piece)
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def keep_bytes(store: Store, data: bytes) -> str:
+    """Keeps a small blob, and returns its digest."""
+    digest = digest_of(data)
+    if not has_blob(store, digest, len(data)):
+        put_blob(store, digest, [data])
+    return digest
+
+
+def keep_file(store: Store, path: Path, progress: Callable[[int], None] = lambda nbytes: None) -> str:
+    """Keeps a copy of a file, and returns its digest. It is read twice: the digest says whether a copy is needed."""
+    digest = f"sha256:{sha256(path, progress)}"
+    size = path.stat().st_size
+    if not has_blob(store, digest, size):
+        check_space(store, size, path.name)
+        with path.open("rb") as file:
+            put_blob(store, digest, iter(lambda: file.read(PIECE), b""))
+    return digest
+
+
+def adopt(store: Store, other: Store, digest: str, size: int) -> bool:
+    """Takes a blob, which the caller holds, over from another store, by a hard link if possible; False if it is not
+    there intact."""
+    try:
+        path = other.blob(digest)
+        if path.stat().st_size != size or f"sha256:{sha256(path, lambda nbytes: None)}" != digest:
+            return False
+    except (StoreError, OSError):
+        return False
+    place = blob_place(store, digest)
+    with writing(f"a blob in {store.root}"):
+        with suppress(OSError):
+            os.link(path.resolve(), place)
+        if not has_blob(store, digest, size):
+            with path.open("rb") as file:
+                _fill(store, digest, iter(lambda: file.read(PIECE), b""))
+    return True
+
+
+def check_space(store: Store, needed: int, what: str) -> None:
+    """Raises `StoreError` if the disk has no room for `needed` more bytes."""
+    folder = next(folder for folder in (store.root, *store.root.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoreError(
+            f"{what} needs {needed / 1e6:,.1f} MB more, but only {free / 1e6:,.1f} MB are free in {store.root}. "
+            f"Free some space, or set {store.variable} to a folder on another disk.",
+            "no_space",
+        )
+
+
+# -- manifests
+
+
+def keep_manifest(store: Store, name: Name, manifest: bytes, blobs: Sequence[ManifestLayer]) -> None:
+    """Writes a manifest; raises `StoreError` unless all its blobs are there. Blobs that only the manifest it replaces
+    has named are deleted."""
+    with changing(store):
+        for blob in blobs:
+            if not has_blob(store, blob.digest, blob.size):
+                raise StoreError(f"{name} needs the blob {blob.digest}, which is not in the store.", "missing_blob")
+        path = store.manifest(name)
+        before = _digests(path)
+        draft = store.root / "manifest.partial"
+        with draft.open("wb") as file:
+            file.write(manifest)
+            settle(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.replace(path)
+        settle_folder(path.parent)
+        _drop_blobs(store, before)
+
+
+def drop_manifest(store: Store, name: Name) -> None:
+    """Deletes a model, and the blobs no other one has."""
+    with changing(store):
+        path = store.manifest(name)
+        if not mode(path):
+            raise StoreError(f"{name} is not in {store.root}.", "not_found")
+        before = _digests(path)
+        path.unlink()
+        for folder in list(path.parents)[:3]:
+            with suppress(OSError):
+                folder.rmdir()  # only if it is empty
+        _drop_blobs(store, before)
+
+
+def _drop_blobs(store: Store, digests: set[str] | None) -> None:
+    if not digests:
+        return
+    kept: set[str] = set()
+    for path in store.root.glob("manifests/*/*/*/*"):
+        named = _digests(path)
+        if named is None:  # nobody knows what it needs
+            return
+        kept |= named
+    for digest in digests - kept:
+        blob_place(store, digest).unlink(missing_ok=True)
+
+
+def _digests(path: Path) -> set[str] | None:
+    """The digests in a manifest: none without one, None if it cannot be read."""
+    if not mode(path):
+        return set()
+    try:
+        if path.stat().st_size > MAX_JSON:
+            return None
+        fields = parse_json(path.read_bytes())
+        entries = [fields["config"], *fields["layers"]] if isinstance(fields, Mapping) else []
+        layers = parse_layers(entries, Name.parse("a-manifest"))
+        return {checked_digest(layer.digest.replace("-", ":").lower()) for layer in layers}
+    except (OSError, ValueError, KeyError, TypeError, StoreError):
+        return None

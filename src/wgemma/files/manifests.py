@@ -1,0 +1,81 @@
+"""What a model's manifest names, and what its params may hold. Both are other people's JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from wgemma.errors import StoreError
+from wgemma.files.json_text import parse_json
+from wgemma.files.names import Name
+
+LAYER = "application/vnd.ollama.image."  # begins every layer's media type
+MAX_LAYERS = 256  # real manifests have a handful
+
+# What a params layer may hold, by what Ollama wants each key to be. It ignores other keys, and so does wgemma.
+_WHOLE = (
+    "num_predict", "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed", "top_k",
+    "repeat_last_n",
+)  # fmt: skip
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+PARAMS = {
+    **dict.fromkeys(_WHOLE, "a whole number"),
+    **dict.fromkeys(_NUMBERS, "a number"),
+    "use_mmap": "true or false",
+    "stop": "a list of strings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLayer:
+    """One blob of a model: its kind (`model`, `params`, …), and its digest and size as the manifest claims them."""
+
+    kind: str
+    digest: str
+    size: int
+    parent: str | None
+
+
+def json_value(data: bytes, what: str) -> Any:
+    """JSON in bytes from outside; `what` names it in the error."""
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
+
+
+def is_kind(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind of `PARAMS`. JSON does not tell 64 from 64.0."""
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if kind == "a list of strings":
+        return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))
+    if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
+        return False
+    return kind == "a number" or value % 1 == 0
+
+
+def json_object(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object in bytes from outside; `what` names it in the error."""
+    value = json_value(data, what)
+    if not isinstance(value, dict):
+        raise StoreError(f"{what} is not a JSON object. Pull the model again.", "bad_manifest")
+    return value
+
+
+def parse_layers(entries: Any, name: Name) -> list[ManifestLayer]:
+    """A manifest's layers, well formed; digests are not looked at."""
+    valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    if not valid or len(entries) > MAX_LAYERS:
+        raise StoreError(f"the manifest of {name} has no valid layers. Pull it again.", "bad_manifest")
+    layers = []
+    for entry in entries:
+        kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
+        well_formed = isinstance(kind, str) and isinstance(digest, str) and type(size) is int and 0 <= size < 1 << 63
+        if not well_formed:
+            raise StoreError(f"the manifest of {name} has a layer without a type, digest or size.", "bad_manifest")
+        parent = entry.get("from")
+        layers.append(
+            ManifestLayer(kind.removeprefix(LAYER), digest, size, parent if isinstance(parent, str) else None)
+        )
+    return layers

@@ -1,0 +1,140 @@
+"""Reads a Modelfile, Ollama's description of a model: an instruction per line, and its value.
+
+    FROM gemma4:e2b            a model's name, or a .gguf file; a second FROM may name the projector's
+    ADAPTER ./lora.gguf
+    PARAMETER temperature 0.2
+    SYSTEM \"\"\"You are
+    a pirate.\"\"\"
+    MESSAGE user Who are you?
+
+A value in three quotes may go over several lines. Prompts are rendered by wgemma itself, so a TEMPLATE is refused.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from wgemma.checks import shown
+from wgemma.errors import StoreError
+from wgemma.files.manifests import PARAMS
+
+MAX_MODELFILE = 4 << 20
+ROLES = ("system", "user", "assistant")
+QUOTES = '"""'
+OURS = "gemma4"  # what RENDERER and PARSER may name: Ollama's names for what wgemma does anyway
+
+_LINE = re.compile(r"\s*([A-Za-z]+)(?:[ \t]+(.*))?")
+
+
+@dataclass(slots=True)
+class Modelfile:
+    """What a Modelfile says, as it says it."""
+
+    bases: list[str] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)
+    system: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
+    licenses: list[str] = field(default_factory=list)
+
+
+def parse_modelfile(text: str) -> Modelfile:
+    """Raises `StoreError` with the number of the line that is wrong."""
+    found = Modelfile()
+    for number, word, value in _instructions(text):
+        try:
+            _apply(found, word, value)
+        except ValueError as error:
+            raise _wrong(number, str(error)) from None
+    if not found.bases:
+        raise StoreError("the Modelfile has no FROM, which names the model to build upon.", "bad_recipe")
+    return found
+
+
+def _wrong(number: int, reason: str) -> StoreError:
+    return StoreError(f"line {number} of the Modelfile: {reason}", "bad_recipe")
+
+
+def _instructions(text: str) -> list[tuple[int, str, str]]:
+    """(line number, instruction, value) of each."""
+    lines, found, at = text.splitlines(), [], 0
+    while at < len(lines):
+        number, line = at + 1, lines[at]
+        at += 1
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        matched = _LINE.fullmatch(line)
+        if matched is None:
+            raise _wrong(number, f"{shown(line.strip())} is no instruction.")
+        word, value = matched[1].upper(), (matched[2] or "").strip()
+        start = value.find(QUOTES)
+        if start >= 0 and value.find(QUOTES, start + 3) < 0:
+            pieces = [value]
+            while at < len(lines) and QUOTES not in lines[at]:
+                pieces.append(lines[at])
+                at += 1
+            if at == len(lines):
+                raise _wrong(number, 'the text after """ has no end.')
+            pieces.append(lines[at].rstrip())
+            at += 1
+            value = "\n".join(pieces)
+        found.append((number, word, value))
+    return found
+
+
+def _unquoted(value: str) -> str:
+    for quotes in (QUOTES, '"'):
+        if len(value) >= 2 * len(quotes) and value.startswith(quotes) and value.endswith(quotes):
+            return value[len(quotes) : -len(quotes)]
+    return value
+
+
+def _apply(found: Modelfile, word: str, value: str) -> None:
+    """Adds one instruction; raises `ValueError` with what is wrong with it."""
+    if not value:
+        raise ValueError(f"{word} has no value.")
+    first, rest = [*value.split(None, 1), ""][:2]
+    text = _unquoted(value)
+    match word:
+        case "FROM":
+            found.bases.append(text)
+        case "ADAPTER":
+            found.adapters.append(text)
+        case "SYSTEM":
+            found.system = text
+        case "LICENSE":
+            found.licenses.append(text)
+        case "PARAMETER":
+            _set_parameter(found.parameters, first.lower(), _unquoted(rest))
+        case "MESSAGE":
+            role = first.lower()
+            if role not in ROLES:
+                raise ValueError(f"the role {shown(first)} must be {', '.join(ROLES[:-1])} or {ROLES[-1]}.")
+            found.messages.append({"role": role, "content": _unquoted(rest)})
+        case "RENDERER" | "PARSER" if text == OURS:
+            pass
+        case "TEMPLATE" if text.replace(" ", "") == "{{.Prompt}}":
+            pass  # what Ollama writes for models whose prompts it renders by code
+        case "TEMPLATE":
+            raise ValueError("wgemma renders Gemma's prompts itself and runs no templates. Remove the TEMPLATE.")
+        case _:
+            raise ValueError(
+                f"{word:.40} is not supported. There are FROM, SYSTEM, PARAMETER, ADAPTER, MESSAGE and LICENSE."
+            )
+
+
+def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
+    kind = PARAMS.get(key)
+    if kind is None:
+        raise ValueError(f"there is no parameter {shown(key)}. There are {', '.join(sorted(PARAMS))}.")
+    if kind == "a list of strings":
+        parameters.setdefault(key, []).append(text)
+    elif kind == "true or false":
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{key} is {shown(text)}; it must be {kind}.")
+        parameters[key] = text.lower() == "true"
+    else:
+        try:
+            parameters[key] = int(text) if kind == "a whole number" else float(text)
+        except ValueError:
+            raise ValueError(f"{key} is {shown(text)}; it must be {kind}.") from None

@@ -1,0 +1,53 @@
+"""The names of models, as Ollama writes them."""
+
+import re
+from dataclasses import dataclass
+
+from wgemma.errors import StoreError
+from wgemma.files.web import without_password
+
+DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
+
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Name:
+    """A model's name in four parts; `parse` accepts only well-formed names."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Name":
+        """`[scheme://][host/][namespace/]model[:tag]`."""
+        rest = text.partition("://")[2] or text if "://" in text else text
+        tag = DEFAULT_TAG
+        if rest.rfind(":") > rest.rfind("/"):
+            rest, _, tag = rest.rpartition(":")
+        parts = rest.split("/")
+        if len(parts) > 3:
+            raise _bad_name(text)
+        model = parts[-1]
+        namespace = parts[-2] if len(parts) > 1 else DEFAULT_NAMESPACE
+        host = parts[-3] if len(parts) > 2 else DEFAULT_HOST
+        forms = ((_HOST, host), (_NAMESPACE, namespace), (_PART, model), (_PART, tag))
+        if not all(form.fullmatch(part) for form, part in forms):
+            raise _bad_name(text)
+        return cls(host, namespace, model, tag)
+
+    def __str__(self) -> str:
+        """The shortest spelling that means this name."""
+        short = f"{self.model}:{self.tag}"
+        if self.host != DEFAULT_HOST:
+            return f"{self.host}/{self.namespace}/{short}"
+        return short if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{short}"
+
+
+def _bad_name(text: str) -> StoreError:
+    reason = f"{without_password(text)!r:.200} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
+    return StoreError(reason, "invalid_name")

@@ -1,0 +1,86 @@
+"""The models on this computer: wgemma's own store first, then Ollama's, which is only ever read.
+
+Both have the same layout (`wgemma.files.ollama`). A name in both means the model in wgemma's.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from wgemma.errors import StoreError
+from wgemma.files.names import Name
+from wgemma.files.ollama import Store, StoredModel
+
+VARIABLE = "WGEMMA_MODELS"
+
+
+def own_store() -> Store:
+    """wgemma's store: `$WGEMMA_MODELS`, or `wgemma/store` in the system's folder for data."""
+    return Store(os.environ.get(VARIABLE) or _data_folder() / "wgemma" / "store", owner="wgemma")
+
+
+def _data_folder() -> Path:
+    try:
+        if sys.platform == "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Application Support"
+        chosen = os.environ.get("XDG_DATA_HOME", "")
+        return Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:
+        raise StoreError(f"there is no home folder for models. Set {VARIABLE} to a folder.", "not_found") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The two stores as one."""
+
+    own: Store
+    ollama: Store
+
+    @classmethod
+    def find(cls) -> "Stores":
+        return cls(own_store(), Store.find())
+
+    def names(self) -> list[Name]:
+        return sorted({*self.own.names(), *self.ollama.names()})
+
+    def models(self) -> list[StoredModel]:
+        """The models whose manifest and configuration can be read, by name; an unreadable store of Ollama's matters
+        only if there is no other."""
+        found = {model.name: model for model in self.own.models()}
+        try:
+            others = self.ollama.models()
+        except StoreError:
+            if not found:
+                raise
+            others = []
+        return sorted(({model.name: model for model in others} | found).values(), key=lambda model: model.name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.own or name in self.ollama
+
+    def model(self, name: str | Name) -> StoredModel:
+        """The model of that name; the `StoreError` says what is wrong with it, or suggests similar names."""
+        name = str(name)
+        if name in self.own:
+            return self.own.model(name)
+        try:
+            return self.ollama.model(name)
+        except StoreError as error:
+            if error.reason != "not_found":
+                raise
+        raise StoreError(self._unknown(Name.parse(name)), "not_found")
+
+    def _unknown(self, name: Name) -> str:
+        present = [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
+        if not present:
+            return (
+                f"{name} is not on this computer: {self.own.root} and {self.ollama.root} are empty. "
+                f"`wgemma pull {name}` gets it."
+            )
+        near = get_close_matches(str(name), present, n=3, cutoff=0.6)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        return f"{name} is not on this computer. {hint}`wgemma list` shows what is; `wgemma pull {name}` gets it."

@@ -1,0 +1,206 @@
+"""`wgemma pull`, `rm`, `cp` and `create`, and `wgemma run` of a model that is not here."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import adapter_maker
+import wgemma
+from gguf_parts import write_parts
+from pseudo_terminal import Terminal
+from registry_server import TINY, Registry, digest, serving
+from wgemma.cli import main
+from wgemma.files.adapters import write_gguf_adapter, write_peft
+from wgemma.files.gguf import Gguf
+from wgemma.files.keeping import partial_place
+from wgemma.files.locate import locate
+from wgemma.files.stores import Stores
+
+BIG = Random(2).randbytes(300_000)
+
+
+@pytest.fixture(autouse=True)
+def stores(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    return Stores.find()
+
+
+@pytest.fixture
+def server() -> Iterator[Registry]:
+    with serving() as server:
+        server.add("acme/tiny:x", [("model", TINY), ("projector", BIG)])
+        yield server
+
+
+def test_a_pull_says_how_far_it_is_and_where_the_model_is(
+    server: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{server.host}/acme/tiny:x"
+    assert main(["pull", name]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{name} is here: 300 kB in {tmp_path / 'own'}. `wgemma run {name}` starts it.\n"
+    assert printed.err.startswith("pulling manifest\n") and f"pulling {name}: 100 %\n" in printed.err
+    assert main(["verify", name]) == 0
+    assert main(["list"]) == 0
+    assert any(line.split()[0] == name and "wgemma" in line for line in capsys.readouterr().out.splitlines()[1:])
+
+
+def test_json_is_one_event_per_line(server: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", "--json", f"{server.host}/acme/tiny:x"]) == 0
+    printed = capsys.readouterr()
+    events = [json.loads(line) for line in printed.out.splitlines()]
+    assert events[0] == {"status": "pulling manifest"} and events[-1] == {"status": "success"}
+    assert printed.err == ""
+
+
+def test_what_goes_wrong_is_a_sentence(server: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", f"{server.host}/acme/tiny:y"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"wgemma: {server.host}/acme/tiny:y: {server.host} has no such model."
+    )
+    assert main(["pull", "../x"]) == 1
+
+
+def test_ctrl_c_leaves_what_can_be_resumed(server: Registry, stores: Stores) -> None:
+    server.pause = 0.1
+    name = f"{server.host}/acme/tiny:x"
+    with subprocess.Popen([sys.executable, "-m", "wgemma", "pull", name], stderr=subprocess.PIPE, text=True) as child:
+        partial = partial_place(stores.own, digest(BIG))
+        until = time.monotonic() + 20
+        while not (partial.exists() and partial.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130
+        assert child.stderr is not None
+        assert f"Stopped. `wgemma pull {name}` goes on where it stopped." in child.stderr.read()
+    assert 0 < partial.stat().st_size < len(BIG)
+    server.pause = 0.0
+    assert main(["pull", name]) == 0
+    assert int(server.asked[-1][1][6:].partition("-")[0]) > 0
+
+
+def test_a_model_that_is_not_here_is_offered(server: Registry, stores: Stores, blob: Path) -> None:
+    server.add("acme/tiny:y", [("model", blob.read_bytes())])
+    name = f"{server.host}/acme/tiny:y"
+    with closing(Terminal("-m", name, "Hello", "--device", "reference", "--max-tokens", "1")) as terminal:
+        terminal.until(f"{name} is not on this computer. Pull it now? [Y/n] ")
+        terminal.type("\n")
+        terminal.until(f"{name} is here: ")
+        terminal.until(f"{name} on NumPy")
+        assert terminal.leave() == 0
+    assert name in stores.own
+
+
+def test_no_means_no(server: Registry, stores: Stores) -> None:
+    name = f"{server.host}/acme/tiny:x"
+    with closing(Terminal(name, "Hello")) as terminal:
+        terminal.until("Pull it now? [Y/n] ")
+        terminal.type("n\n")
+        terminal.until(f"`wgemma pull {name}` gets it")
+        assert terminal.leave() == 1
+    assert name not in stores.own
+
+
+def test_without_a_terminal_the_command_is_named(
+    server: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{server.host}/acme/tiny:x"
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["run", "-m", name, "Hello", "--device", "reference"]) == 1
+    assert f"`wgemma pull {name}` gets it" in capsys.readouterr().err
+    assert server.tokens == {}
+
+
+def test_models_are_copied_and_removed(stores: Stores, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cp", "gemma4:tiny", "mine"]) == 0
+    assert capsys.readouterr().out == "mine:latest is gemma4:tiny.\n"
+    assert main(["show", "mine"]) == 0 and main(["verify", "mine"]) == 0
+    assert main(["rm", "mine"]) == 0
+    assert "Deleted mine:latest.\n" in capsys.readouterr().out
+    assert main(["rm", "gemma4:tiny"]) == 1
+    assert "`ollama rm gemma4:tiny` deletes it" in capsys.readouterr().err
+    assert stores.own.names() == []
+
+
+# -- create
+
+
+def written(folder: Path, text: str) -> str:
+    (folder / "Modelfile").write_text(text)
+    return str(folder / "Modelfile")
+
+
+def test_a_modelfile_becomes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, "FROM gemma4:tiny\nSYSTEM Be brief.\nPARAMETER top_k 3\nMESSAGE user Hi\nLICENSE MIT\n")
+    assert main(["create", "mine", "-f", file]) == 0
+    assert capsys.readouterr().out == "mine:latest is ready. `wgemma run mine:latest` starts it.\n"
+    found = locate("mine")
+    assert (found.system, found.params["top_k"]) == ("Be brief.", 3)
+    assert found.messages == [{"role": "user", "content": "Hi"}]
+    assert main(["verify", "mine"]) == 0
+
+
+def test_files_begin_at_the_modelfiles_folder(tmp_path: Path, blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Gguf.open(blob) as gguf:
+        write_parts(tmp_path / "sub", gguf, 3)
+    assert main(["create", "mine", "-f", written(tmp_path, "FROM ./sub/model-00002-of-00003.gguf")]) == 0
+    found = locate("mine")
+    assert isinstance(found.model, tuple) and len(found.model) == 3
+    with wgemma.load("mine", device="reference", context=64) as model, wgemma.load(blob, device="reference") as whole:
+        assert (model.logits([5, 6]) == whole.logits([5, 6])).all()
+    assert main(["show", "mine"]) == 0 and main(["verify", "mine"]) == 0
+
+
+@pytest.mark.parametrize("form", ["gguf", "peft"])
+def test_an_adapter_of_either_form_comes_along(tmp_path: Path, blob: Path, form: str) -> None:
+    with Gguf.open(blob) as gguf:
+        columns, rows = gguf.tensor("blk.0.attn_q.weight").shape
+    made = adapter_maker.adapter(blk__0__attn_q=adapter_maker.pair(columns, rows))
+    if form == "gguf":
+        write_gguf_adapter(made, tmp_path / "lora.gguf")
+    else:
+        write_peft(made, tmp_path / "lora", base="x")
+    file = written(tmp_path, f"FROM gemma4:tiny\nADAPTER ./lora{'.gguf' if form == 'gguf' else ''}\n")
+    assert main(["create", "mine", "-f", file]) == 0
+    assert len(locate("mine").adapters) == 1
+    with wgemma.load("mine", device="reference", context=64) as model:
+        assert list(model.adapters) == ["mine:latest"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FROM gemma4:tiny\nTEMPLATE x", "runs no templates"),
+        ("FROM gemma4:nothing", "is not on this computer"),
+        ("FROM ./nothing.gguf", "no such file"),
+        ("FROM llama-mini", "wgemma runs gemma4 only"),
+        ("FROM gemma4:tiny\nADAPTER ./nothing.gguf", "nothing.gguf"),
+    ],
+)
+def test_a_bad_modelfile_makes_nothing(
+    tmp_path: Path, stores: Stores, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["create", "mine", "-f", written(tmp_path, text)]) == 1
+    assert message in capsys.readouterr().err
+    assert stores.own.names() == []
+
+
+def test_a_missing_modelfile_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", "mine", "-f", str(tmp_path / "Modelfile")]) == 1
+    assert "Modelfile cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_json_tells_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", "mine", "--json", "-f", written(tmp_path, "FROM gemma4:tiny")]) == 0
+    events: list[Any] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events[-2:] == [{"status": "writing manifest"}, {"status": "success"}]

@@ -1,0 +1,115 @@
+"""`wgemma ps` and `wgemma stop` ask a server over Ollama's API."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from wgemma.cli import main
+from wgemma.cli.running import server_address
+from wgemma.errors import SourceError
+
+
+class FakeServer:
+    """Answers with what `models` says, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.models: Any = []
+        self.told: list[tuple[str, Any]] = []
+        self.status = 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.reply({"models": outer.models})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.told.append((self.path, body))
+                self.reply({"done": True} if outer.status == 200 else {"error": "model 'x' not found"})
+
+            def reply(self, value: Any) -> None:
+                data = json.dumps(value).encode()
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    server = FakeServer()
+    thread = Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.http.server_port}")
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+    thread.join()
+
+
+def test_loaded_models_are_listed(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps"]) == 0
+    assert capsys.readouterr().out == "No model is loaded.\n"
+    soon = (datetime.now(UTC) + timedelta(seconds=299.9)).isoformat(timespec="microseconds")
+    facts = {"size": 3_300_000_000, "size_vram": 3_000_000_000, "context_length": 4096}
+    server.models = [{"name": "gemma4:e2b", **facts, "expires_at": soon.replace("+00:00", "123Z")}, {"name": 5}, "x"]
+    assert main(["ps"]) == 0
+    header, row, odd = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "SIZE", "ON", "THE", "GPU", "CONTEXT", "UNTIL"]
+    assert row.split()[:6] == ["gemma4:e2b", "3.3", "GB", "3.0", "GB", "4096"]
+    assert row.endswith(("5:00 from now", "4:59 from now")) and odd.split() == ["5"]
+    assert main(["ps", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "gemma4:e2b"
+
+
+def test_a_model_is_stopped(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "gemma4:e2b"]) == 0
+    assert server.told == [("/api/generate", {"model": "gemma4:e2b", "keep_alive": 0, "stream": False})]
+    assert capsys.readouterr().out == "gemma4:e2b is unloaded.\n"
+    server.status = 404
+    assert main(["stop", "x"]) == 1
+    assert "answered 404: model 'x' not found." in capsys.readouterr().err
+
+
+def test_no_server_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps", "--host", "127.0.0.1:9"]) == 1
+    assert "no server answers at http://127.0.0.1:9 " in capsys.readouterr().err.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("1.2.3.4", "http://1.2.3.4:11434"),
+        ("1.2.3.4:56", "http://1.2.3.4:56"),
+        (":56", "http://127.0.0.1:56"),
+        ("0.0.0.0:56", "http://127.0.0.1:56"),
+        ("http://1.2.3.4", "http://1.2.3.4:80"),
+        ("https://example.com", "https://example.com:443"),
+        ("https://example.com:56/path/", "https://example.com:56/path"),
+        ("example.com/", "http://example.com:11434"),
+        ("::1", "http://[::1]:11434"),
+        ("[::1]:56", "http://[::1]:56"),
+        ('"example.com:5"', "http://example.com:5"),
+    ],
+)
+def test_where_the_server_is(monkeypatch: pytest.MonkeyPatch, text: str, address: str) -> None:
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    assert server_address(text) == address
+    monkeypatch.setenv("OLLAMA_HOST", text)
+    assert server_address(None) == address
+
+
+@pytest.mark.parametrize("text", ["ftp://x", "host:99999", "host:port", "[bad"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(SourceError, match="is not a server's address"):
+        server_address(text)

@@ -1,0 +1,223 @@
+"""On Hugging Face, a tag finds the right file of a listing, all its parts, and the projector beside it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gguf_parts import cut, part_name
+from gguf_writer import write_gguf
+from registry_server import Registry, digest, serving
+from wgemma.errors import Error, GgufError, SourceError, StoreError
+from wgemma.files import fetching, hub, registry
+from wgemma.files.gguf import Gguf
+from wgemma.files.hub import HubFile, choose, label_of, parse_listing
+from wgemma.files.managing import pull
+from wgemma.files.names import Name
+from wgemma.files.stores import Stores
+
+TENSORS = {f"blk.{i}.attn_norm.weight": ("F32", (32,), bytes([i] * 128)) for i in range(6)}
+MODEL = write_gguf({"general.architecture": "gemma4"}, TENSORS)
+OTHER = write_gguf({"general.architecture": "gemma4", "general.name": "other"}, TENSORS)
+TOWERS = write_gguf({"general.architecture": "clip", "clip.has_vision_encoder": True})
+
+
+@pytest.fixture(autouse=True)
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for module in (fetching, registry):
+        monkeypatch.setattr(module, "PAUSE", 0.001)
+    return Stores.find()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    with serving() as server:
+        monkeypatch.setattr(hub, "ADDRESS", f"http://{server.host}")
+        yield server
+
+
+def name(tag: str = "latest") -> Name:
+    return Name.parse(f"hf.co/acme/gemma-4-E2B-it-GGUF:{tag}")
+
+
+def files(*paths: str) -> list[HubFile]:
+    return [HubFile(path, digest(path.encode()), len(path)) for path in paths]
+
+
+# -- choosing
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("gemma-4-E2B-it-Q4_K_M.gguf", "Q4_K_M"),
+        ("gemma-4-E2B-it-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("gemma.q8_0.gguf", "Q8_0"),
+        ("gemma_BF16.gguf", "BF16"),
+        ("gemma-IQ4_XS.gguf", "IQ4_XS"),
+        ("gemma-MXFP4_MOE.gguf", "MXFP4_MOE"),
+        ("BF16/gemma-4-31B-it-BF16.gguf", "BF16"),
+        ("Q6_K/model.gguf", "Q6_K"),
+        ("gemma-4-E2B-it.gguf", ""),
+    ],
+)
+def test_the_quantisation_is_in_the_name(path: str, label: str) -> None:
+    assert label_of(path) == label
+
+
+SEVERAL = files(
+    *("g-Q8_0.gguf", "g-Q4_K_M.gguf", "g-UD-Q4_K_XL.gguf", "g-UD-Q2_K_XL.gguf", "imatrix.gguf", "mmproj-BF16.gguf"),
+    *("mmproj-F16.gguf", "mmproj-F32.gguf", "BF16/g-BF16-00001-of-00002.gguf", "BF16/g-BF16-00002-of-00002.gguf"),
+)
+
+
+@pytest.mark.parametrize(
+    ("tag", "chosen"),
+    [
+        ("latest", "g-Q4_K_M.gguf"),
+        ("Q8_0", "g-Q8_0.gguf"),
+        ("q8_0", "g-Q8_0.gguf"),
+        ("UD-Q4_K_XL", "g-UD-Q4_K_XL.gguf"),
+        ("Q2_K_XL", "g-UD-Q2_K_XL.gguf"),
+        ("g-Q8_0.gguf", "g-Q8_0.gguf"),
+        ("g-Q8_0", "g-Q8_0.gguf"),
+    ],
+)
+def test_a_tag_names_a_file(tag: str, chosen: str) -> None:
+    choice = choose(SEVERAL, name(tag))
+    assert [file.path for file in choice.model] == [chosen]
+    assert choice.projector is not None and choice.projector.path == "mmproj-F16.gguf"
+    assert choice.title == f"{chosen} and mmproj-F16.gguf"
+
+
+def test_all_parts_belong_to_a_file() -> None:
+    choice = choose(list(reversed(SEVERAL)), name("BF16"))
+    assert [file.path for file in choice.model] == [f"BF16/g-BF16-0000{i}-of-00002.gguf" for i in (1, 2)]
+    assert choice.title == "g-BF16.gguf in 2 parts and mmproj-F16.gguf"
+    with pytest.raises(StoreError, match=r"BF16/g-BF16.gguf has 1 of 2 parts"):
+        choose(SEVERAL[:-1], name("BF16"))
+
+
+def test_a_repository_of_one_file_needs_no_tag() -> None:
+    assert choose(files("some model.gguf"), name()).model[0].path == "some model.gguf"
+    assert choose(files("a-IQ1_S.gguf", "b-IQ1_M.gguf"), name()).model[0].path == "a-IQ1_S.gguf"
+
+
+def test_an_unknown_tag_says_what_there_is() -> None:
+    with pytest.raises(StoreError, match=r"has no Q3_K_M\. It has BF16, Q4_K_M, Q8_0, UD-Q2_K_XL, UD-Q4_K_XL."):
+        choose(SEVERAL, name("Q3_K_M"))
+    with pytest.raises(StoreError, match="there is no GGUF file"):
+        choose(files("mmproj-F16.gguf"), name())
+
+
+HOSTILE: list[Any] = [
+    *(5, None, "x", {}, {"path": "a.gguf"}, {"path": 5, "lfs": {}}, {"path": "a.gguf", "lfs": None}),
+    *({"path": "a.gguf", "lfs": {"oid": oid, "size": 5}} for oid in (5, "", "../" * 20, "a" * 63, "a" * 65, "g" * 64)),
+    *({"path": "a.gguf", "lfs": {"oid": "a" * 64, "size": size}} for size in (-1, 0, 1 << 62, "5", True, 1.5)),
+    {"path": "a\n.gguf", "lfs": {"oid": "a" * 64, "size": 5}},
+]
+
+
+def test_entries_that_make_no_sense_are_left_out() -> None:
+    assert parse_listing(json.dumps(HOSTILE).encode(), name()) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'"x"', b"[" * 99_999])
+def test_what_is_no_listing_is_refused(data: bytes) -> None:
+    with pytest.raises(StoreError):
+        parse_listing(data, name())
+
+
+# -- pulling
+
+
+def test_a_model_and_its_projector_are_pulled(server: Registry, stores: Stores) -> None:
+    server.add_repository(
+        "acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL, "mmproj-F16.gguf": TOWERS, "g-Q8_0.gguf": OTHER}
+    )
+    events = list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+    assert {"status": "picked g-Q4_K_M.gguf and mmproj-F16.gguf"} in events
+    model = stores.own.model("hf.co/acme/gemma-4-E2B-it-GGUF")
+    model.verify()
+    assert model.model.read_bytes() == MODEL and model.projectors[0].read_bytes() == TOWERS
+    assert (model.details["quantization_level"], model.details["family"]) == ("Q4_K_M", "gemma4")
+    assert model.capabilities == ["completion", "vision", "tools", "thinking"]
+    assert model.prompt_style == "large"  # by its shape, whatever its name says
+    assert not any(digest(OTHER) in path for path, _ in server.asked)
+
+
+def test_a_model_in_parts_is_pulled_and_loads_as_one(server: Registry, stores: Stores) -> None:
+    parts = dict(zip((part_name("q/g-Q8_0", i, 3) for i in (1, 2, 3)), cut(Gguf.open(MODEL), 3), strict=True))
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", parts)
+    list(pull("hf.co/acme/gemma-4-E2B-it-GGUF:Q8_0"))
+    model = stores.own.model("hf.co/acme/gemma-4-E2B-it-GGUF:Q8_0")
+    model.verify()
+    with model.open() as gguf:
+        assert gguf.parts == 3 and gguf.read("blk.5.attn_norm.weight") == bytes([5] * 128)
+    model.model.write_bytes(b"GGUF")
+    with pytest.raises(GgufError):
+        model.verify()
+
+
+def test_parts_that_do_not_fit_are_refused_before_the_download(
+    server: Registry, stores: Stores, tmp_path: Path
+) -> None:
+    first, second = cut(Gguf.open(MODEL), 2)
+    wrong = cut(Gguf.open(MODEL), 3)[1]
+    for parts in ([first, wrong], [first, first], [second, first[:-4]]):
+        paths = [part_name("g-Q8_0", i, 2) for i in (1, 2)]
+        server.add_repository("acme/gemma-4-E2B-it-GGUF", dict(zip(paths, parts, strict=True)))
+        with pytest.raises(GgufError):
+            list(pull("hf.co/acme/gemma-4-E2B-it-GGUF:Q8_0"))
+    assert not (tmp_path / "own").exists()
+
+
+def test_another_architecture_is_refused_before_the_download(server: Registry, tmp_path: Path) -> None:
+    server.add_repository("acme/llama", {"l-Q8_0.gguf": write_gguf({"general.architecture": "llama"})})
+    with pytest.raises(StoreError, match="'llama'; wgemma runs gemma4 only"):
+        list(pull("hf.co/acme/llama"))
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_listing_goes_over_several_pages_but_not_to_another_host(server: Registry) -> None:
+    path = "/api/models/acme/gemma-4-E2B-it-GGUF/tree/main"
+    entries = server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL, "g-Q8_0.gguf": OTHER})
+    server.documents[path] = json.dumps(entries[:2]).encode()
+    server.documents[f"{path}?cursor=2"] = json.dumps(entries[2:]).encode()
+    server.links[path] = f"{path}?cursor=2"
+    assert [file.path for file in hub.listing(name())] == ["g-Q4_K_M.gguf", "g-Q8_0.gguf"]
+    server.links[path] = "https://elsewhere.example/more"
+    with pytest.raises(SourceError, match="goes on at another host"):
+        hub.listing(name())
+    server.links[path] = f"{path}?endless"
+    server.documents[f"{path}?endless"] = b"[]"
+    assert len(hub.listing(name())) == 1
+
+
+def test_a_repository_that_is_not_there_is_told(server: Registry) -> None:
+    with pytest.raises(StoreError, match="acme/gemma-4-E2B-it-GGUF is not on Hugging Face"):
+        list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+
+
+def test_the_token_goes_to_the_hub_only(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})
+    with serving() as storage:
+        storage.blobs["/x"] = MODEL
+        server.redirects["/acme/gemma-4-E2B-it-GGUF/resolve/main/g-Q4_K_M.gguf"] = f"http://{storage.host}/x"
+        list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+        assert set(server.tokens.values()) == {"Bearer hf_secret"}
+        assert set(storage.tokens.values()) == {None}
+
+
+def test_a_file_that_differs_from_the_listing_is_not_kept(server: Registry, stores: Stores) -> None:
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})
+    server.blobs[f"/cdn/{digest(MODEL)}"] = MODEL[:-1] + b"!"
+    with pytest.raises(Error, match="is damaged or another file"):
+        list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+    assert stores.own.names() == []

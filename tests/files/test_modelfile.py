@@ -1,0 +1,68 @@
+"""A Modelfile is read as Ollama reads it; what wgemma does not do is refused by name and line."""
+
+import pytest
+
+from wgemma.errors import StoreError
+from wgemma.files.modelfile import parse_modelfile
+
+GOOD = '''
+# a comment
+FROM gemma4:e2b
+from ./mmproj.gguf
+ADAPTER "./my lora.gguf"
+PARAMETER temperature 0.25
+PARAMETER top_k 5
+PARAMETER stop "<turn|>"
+parameter stop AI:
+PARAMETER use_mmap False
+SYSTEM """You are a "pirate".
+
+FROM the sea."""
+MESSAGE user Who are you?
+MESSAGE assistant """Arr,
+matey."""
+LICENSE "MIT"
+LICENSE """
+Apache
+"""
+RENDERER gemma4
+PARSER gemma4
+TEMPLATE {{ .Prompt }}
+'''
+
+
+def test_every_instruction_is_read() -> None:
+    said = parse_modelfile(GOOD)
+    assert said.bases == ["gemma4:e2b", "./mmproj.gguf"]
+    assert said.adapters == ["./my lora.gguf"]
+    assert said.parameters == {"temperature": 0.25, "top_k": 5, "stop": ["<turn|>", "AI:"], "use_mmap": False}
+    assert said.system == 'You are a "pirate".\n\nFROM the sea.'
+    assert said.messages == [
+        {"role": "user", "content": "Who are you?"},
+        {"role": "assistant", "content": "Arr,\nmatey."},
+    ]
+    assert said.licenses == ["MIT", "\nApache\n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no FROM"),
+        ("SYSTEM x", "has no FROM"),
+        ("FROM", "line 1 .*FROM has no value"),
+        ("FROM x\nTEMPLATE {{ .System }}", "line 2 .*wgemma renders Gemma's prompts itself and runs no templates"),
+        ("FROM x\n\nREQUIRES 1", "line 3 .*REQUIRES is not supported. There are FROM"),
+        ("FROM x\nRENDERER llama", "RENDERER is not supported"),
+        ("FROM x\nPARAMETER heat 5", "there is no parameter 'heat'. There are frequency_penalty"),
+        ("FROM x\nPARAMETER top_k 0.5", "top_k is '0.5'; it must be a whole number"),
+        ("FROM x\nPARAMETER temperature", "temperature is ''; it must be a number"),
+        ("FROM x\nPARAMETER use_mmap maybe", "it must be true or false"),
+        ("FROM x\nMESSAGE robot hi", "the role 'robot' must be system, user or assistant"),
+        ('FROM x\nSYSTEM """no end', "line 2 .*has no end"),
+        ("FROM x\n\x00\x01", "line 2 .*is no instruction"),
+        ("{{ }}", "is no instruction"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        parse_modelfile(text)

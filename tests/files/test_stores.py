@@ -1,0 +1,87 @@
+"""wgemma's own store is looked at before Ollama's, and both together are one list."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from wgemma import StoreError
+from wgemma.cli import main
+from wgemma.files.locate import locate
+from wgemma.files.stores import Stores, own_store
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> Stores:
+    """Both hold gemma4:tiny; only Ollama's holds the others."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    manifest = Path("manifests/registry.ollama.ai/library/gemma4/tiny")
+    (tmp_path / "own" / manifest).parent.mkdir(parents=True)
+    shutil.copy(data / "ollama-store" / manifest, tmp_path / "own" / manifest)
+    shutil.copytree(data / "ollama-store/blobs", tmp_path / "own/blobs")
+    return Stores.find()
+
+
+def test_the_own_store_is_looked_at_first(stores: Stores, tmp_path: Path) -> None:
+    assert stores.model("gemma4:tiny").store.root == tmp_path / "own"
+    assert stores.model("someone/mygemma:v1").store.root == stores.ollama.root
+    assert "someone/mygemma:v1" in stores and "gemma4:tiny" in stores and "gemma4:none" not in stores
+    model = locate("gemma4:tiny").model
+    assert isinstance(model, Path) and model.is_relative_to(tmp_path / "own")
+
+
+def test_a_name_in_both_is_listed_once(stores: Stores) -> None:
+    names = [model.name for model in stores.models()]
+    assert names == sorted(set(names)) == [model.name for model in stores.ollama.models()]
+    assert len(stores.names()) == len(stores.ollama.names())
+
+
+def test_the_commands_say_where_a_model_is(stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    places = {record["name"]: record["store"] for record in json.loads(capsys.readouterr().out)}
+    assert places["gemma4:tiny"] == str(tmp_path / "own") and places["someone/mygemma:v1"] == str(stores.ollama.root)
+    assert main(["list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert "wgemma" in next(row for row in rows if row[0] == "gemma4:tiny")
+    assert "ollama" in next(row for row in rows if row[0] == "someone/mygemma:v1")
+    assert main(["show", "gemma4:tiny"]) == 0
+    assert f"store           {tmp_path / 'own'}" in capsys.readouterr().out
+
+
+def test_what_is_damaged_is_pulled_again_by_its_owner(stores: Stores) -> None:
+    blob = stores.own.model("gemma4:tiny").model
+    blob.write_bytes(b"GGUF")
+    with pytest.raises(StoreError, match="`wgemma pull gemma4:tiny` again"):
+        stores.model("gemma4:tiny").verify()
+    with pytest.raises(StoreError, match="`ollama pull` the model again"):
+        stores.model("gemma4:missing").open()
+
+
+def test_an_unknown_name_suggests_the_nearest(stores: Stores) -> None:
+    with pytest.raises(StoreError, match=r"gemma4:tinny is not on this computer\. Did you mean gemma4:tiny"):
+        stores.model("gemma4:tinny")
+    with pytest.raises(StoreError, match=r"computer\. `wgemma list` shows what is; `wgemma pull z/q:x` gets it"):
+        stores.model("z/q:x")
+
+
+def test_empty_stores_say_how_to_fill_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OLLAMA_MODELS", "WGEMMA_MODELS"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    with pytest.raises(StoreError, match=r"are empty\. `wgemma pull gemma4:e2b` gets it"):
+        Stores.find().model("gemma4:e2b")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="every system has folders of its own")
+def test_where_the_own_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WGEMMA_MODELS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert own_store().root == tmp_path / ".local/share/wgemma/store"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert own_store().root == tmp_path / "data/wgemma/store"
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
+    assert own_store().root == tmp_path / ".local/share/wgemma/store"
