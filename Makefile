@@ -4,11 +4,12 @@ BIN := .venv/bin
 PYTHON ?= python3
 PYODIDE := src/wgemma/web/pyodide/NOTICE.txt
 
-.PHONY: help chat app test test-all lint fuzz screenshots
+.PHONY: help chat app serve test test-all lint fuzz screenshots
 
 help:
 	@echo "make chat      set up, then chat with the tiny model"
 	@echo "make app       set up, then serve the web page"
+	@echo "make serve     set up, then serve models to Ollama's, OpenAI's and Anthropic's clients"
 	@echo "make test      set up, then lint and run the tests"
 	@echo "make test-all  the same, with the slow tests"
 	@echo "make fuzz      throw a million hostile inputs at every reader (SEED=1 COUNT=1000000)"
@@ -21,6 +22,9 @@ chat: .venv/.run
 
 app: .venv/.run $(PYODIDE)
 	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma app
+
+serve: .venv/.run
+	@if [ -t 0 ] && [ -t 1 ]; then set -m; fi; $(BIN)/wgemma serve
 
 # Two workers, each with one thread of a software adapter. The browser tests run separately, because Playwright keeps an
 # event loop running and other tests start their own. They are distributed by file, because a file's tests share a page,

@@ -194,6 +194,14 @@ def test_an_async_answer_is_parsed_when_it_is_complete() -> None:
     asyncio.run(read())
 
 
+def test_the_last_part_names_the_stop_string(model: wgemma.Model) -> None:
+    *parts, last = model.chat(HELLO, temperature=0, max_tokens=8)
+    assert last.stop is None
+    text = "".join(part.text for part in parts)
+    *_, last = model.chat(HELLO, temperature=0, max_tokens=8, stop=["no such text", text[2:4]])
+    assert (last.finish_reason, last.stop) == ("stop", text[2:4])
+
+
 ANYTHING = wgemma.Regex(r"[\s\S]*")
 
 

@@ -36,7 +36,7 @@ NAMES = (
         "sound",
         "manifest",
     ),
-    *("JSONL", "messages", "reply", "options", "URL", "server", "registry", "listing", "Modelfile"),
+    *("JSONL", "messages", "reply", "options", "URL", "server", "registry", "listing", "Modelfile", "body"),
 )
 
 

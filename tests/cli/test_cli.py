@@ -144,7 +144,7 @@ ODD = (
     ",",
 )
 # Only that, because some values are good enough to begin with, or to ask a server.
-PARSED = {"app", "doctor", "finetune", "list", "ls", "ps", "pull", "stop"}
+PARSED = {"app", "doctor", "finetune", "list", "ls", "ps", "pull", "serve", "stop"}
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:

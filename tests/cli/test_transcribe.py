@@ -13,8 +13,9 @@ import pytest
 
 from wgemma.api import Part, Usage
 from wgemma.cli import main
-from wgemma.cli.transcribe import PROMPT, hearing_model, prompt_for
+from wgemma.cli.transcribe import hearing_model
 from wgemma.files.locate import locate
+from wgemma.transcribing import PROMPT, prompt_for
 
 
 @pytest.fixture(autouse=True)

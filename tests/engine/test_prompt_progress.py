@@ -89,6 +89,7 @@ def test_what_is_reused_is_no_work(model: wgemma.Model) -> None:
     usage = model.generate([*LONG, 30, 31, 32], max_tokens=1, progress=heard.append).usage
     assert usage is not None and usage.reused >= 199
     assert heard[0] == PromptProgress("prompt", 0, 203 - usage.reused)
+    assert {progress.reused for progress in heard} == {usage.reused}
 
 
 def test_a_cancelled_prompt_ends_between_two_passes_and_stays_in_the_cache(model: wgemma.Model) -> None:

@@ -25,6 +25,7 @@ def test_any_cut_shows_the_text_before_the_first_stop(text: str, stops: list[str
     if not filter_.found:
         assert shown == text and not places
     else:
+        assert filter_.found in stops and text.startswith(shown + filter_.found)
         # The stop that completes first ends the text, wherever the cuts are.
         assert any(text.startswith(shown + stop) for stop in stops)
 

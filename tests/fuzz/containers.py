@@ -148,8 +148,8 @@ def readers() -> list[Reader]:
 
     return [
         Reader("parts", 30, make_parts, examine_parts),
-        Reader("gguf", 130, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
-        Reader("safetensors", 80, make_safetensors, examine_adapter),
-        Reader("adapter config", 80, make_config, examine_adapter),
+        Reader("gguf", 110, lambda dice: mutate(dice.choice(GGUFS), dice), examine_gguf),
+        Reader("safetensors", 70, make_safetensors, examine_adapter),
+        Reader("adapter config", 70, make_config, examine_adapter),
         Reader("adapter gguf", 50, lambda dice: (mutate(gguf_adapter, dice),), examine_adapter),
     ]

@@ -66,6 +66,6 @@ def readers() -> list[Reader]:
         return "read"
 
     return [
-        Reader("image", 110, make_picture, examine_picture),
+        Reader("image", 100, make_picture, examine_picture),
         Reader("sound", 70, lambda dice: mutate(dice.choice(sounds), dice), examine_sound),
     ]

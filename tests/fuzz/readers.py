@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import wgemma
-from fuzz import containers, media, network, pulling, state, texts
+from fuzz import bodies, containers, media, network, pulling, state, texts
 from fuzz.harness import Reader
 from wgemma.engine.request import Request, Token
 from wgemma.engine.runner import check_ids
@@ -34,6 +34,7 @@ def open_readers() -> Iterator[list[Reader]]:
             *texts.readers(model),
             *pulling.readers(),
             *networked,
+            bodies.reader(model),
         ]
 
 

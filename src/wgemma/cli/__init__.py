@@ -24,6 +24,7 @@ def parser() -> "argparse.ArgumentParser":
         remove,
         run,
         running,
+        serve,
         show,
         tokenize,
         transcribe,
@@ -36,7 +37,7 @@ def parser() -> "argparse.ArgumentParser":
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     models = (pull, list_models, show, copy_model, create, remove, running)
-    for verb in (run, app, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
+    for verb in (run, app, serve, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 

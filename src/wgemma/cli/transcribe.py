@@ -12,20 +12,12 @@ from wgemma.cli.list_models import problem
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import write
 from wgemma.cli.words import DEFAULT
-from wgemma.embedded import NAME, TITLE
+from wgemma.embedded import NAME
 from wgemma.errors import Error, MediaError
-from wgemma.files.gguf import Gguf
-from wgemma.files.locate import ModelFiles
 from wgemma.files.paths import user_path
 from wgemma.files.sounds import read_sound
 from wgemma.files.stores import Stores
-
-PROMPT = (
-    "Transcribe this recording in the language that is spoken. Write only the words that are said, on one line, with "
-    "punctuation, and numbers in digits. If nobody speaks, write nothing."
-)
-TINY_PROMPT = "Transcribe this."  # how the embedded model learnt to be asked (tools/tiny/listening.py)
-MOST_TOKENS = 1024  # for half a minute: nobody speaks faster
+from wgemma.transcribing import MOST_TOKENS, prompt_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +76,6 @@ def transcribe(options: argparse.Namespace) -> int:
     elif not any(piece.text for piece in pieces):
         print("Nothing was understood.", file=sys.stderr)
     return 130 if reason == "cancelled" else 0
-
-
-def prompt_for(files: ModelFiles) -> str:
-    """How this model wants to be asked; a copy of the embedded one, even fine-tuned, keeps its title."""
-    with Gguf.open(files.model) as gguf:
-        return TINY_PROMPT if gguf.metadata.get("general.name") == TITLE else PROMPT
 
 
 def hearing_model() -> str | None:

@@ -63,4 +63,4 @@ async def pieces(
         yield replace(held, text=held.text + stops.feed(decoder.finish()) + stops.finish())
     if reason == "length" and request.cancelled():
         reason = "cancelled"
-    yield Ending(reason, measure.usage(), complete=complete)
+    yield Ending(reason, measure.usage(), complete=complete, stop=stops.found)

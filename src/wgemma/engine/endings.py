@@ -56,6 +56,7 @@ class Ending:
     prompt_logprobs: Sequence[TokenLogprob] = ()
     complete: bool = False
     parse: Callable[[str], Any] | None = None
+    stop: str | None = None  # the stop string that ended it
 
 
 class Measure:
@@ -73,7 +74,7 @@ class Measure:
     def _hear(self, progress: PromptProgress) -> None:
         if not self._first:  # a reply that goes on after forced tokens does not read its prompt again
             self._read = progress if progress.stage == "prompt" else self._read
-            self._tell(progress)
+            self._tell(replace(progress, reused=len(self.request.ids) - self._read.total))
 
     def came(self) -> None:
         """A token came, perhaps the last, which ends the reply."""

@@ -18,7 +18,8 @@ from wgemma.text.tokenizer import MARKUP, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a reply. The last has no text, but `finish_reason` (stop, length, tool, cancelled) and `usage`."""
+    """A piece of a reply. The last has no text, but `finish_reason` (stop, length, tool, cancelled), `usage`, and the
+    `stop` string that ended the reply, if one did."""
 
     kind: Literal["thinking", "content", "tool_call"]
     text: str = ""
@@ -27,6 +28,7 @@ class Part:
     usage: Usage | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens that ended up here
     index: int = 0  # which of `n` alternatives it belongs to
+    stop: str | None = None
 
 
 class Reply:
@@ -100,7 +102,8 @@ class Reply:
             if self.generated:
                 self.keep([*ids, *self.generated][:-1])
         ended: Any = "tool" if self.called else reason
-        ending = Ending(ended, replace(self.measure.usage(), dropped=self.dropped), complete=self.complete)
+        usage = replace(self.measure.usage(), dropped=self.dropped)
+        ending = Ending(ended, usage, complete=self.complete, stop=self.stops.found)
         yield ending
         yield _last(ending)
 
@@ -194,4 +197,4 @@ class Reply:
 
 
 def _last(ending: Ending) -> Part:
-    return Part("content", finish_reason=ending.finish_reason, usage=ending.usage)
+    return Part("content", finish_reason=ending.finish_reason, usage=ending.usage, stop=ending.stop)

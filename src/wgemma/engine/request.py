@@ -21,14 +21,15 @@ class Cancel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How far a prompt is: the GPU has computed `done` of the `total` tokens that were not reused. While an image or a
-    sound is encoded, `stage` says so, the numbers are layers, and it is the `number`-th of `count`."""
+    """How far a prompt is: the GPU has computed `done` of the `total` tokens that were not `reused`. While an image or
+    a sound is encoded, `stage` says so, the numbers are layers, and it is the `number`-th of `count`."""
 
     stage: Literal["prompt", "image", "audio"]
     done: int
     total: int
     number: int = 0
     count: int = 0
+    reused: int = field(default=0, compare=False)
 
     @property
     def finished(self) -> bool:

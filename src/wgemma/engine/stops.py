@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes text through until one of `stops` appears, which sets `found`. The stop string itself is never shown."""
+    """Passes text through until one of `stops` appears, which is `found`. The stop string itself is never shown."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.found = False
+        self.found: str | None = None
 
     def feed(self, text: str) -> str:
         """The text that cannot be part of a stop string."""
         if self.found or not self._stops:
             return "" if self.found else text
         self._held += text
-        places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        places = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if places:
-            self.found = True
-            shown, self._held = self._held[: min(places)], ""
+            at, self.found = min(places)
+            shown, self._held = self._held[:at], ""
             return shown
         keep = max(self._overlap(stop) for stop in self._stops)
         shown = self._held[: len(self._held) - keep]

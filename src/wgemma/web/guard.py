@@ -22,7 +22,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?")
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?")
 
 
 class Guard:
@@ -47,7 +47,7 @@ class Guard:
         """The error response for a request that must be refused, else None."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
-        named = _HOST.fullmatch(host)
+        named = HOST.fullmatch(host)
         reached = scope["server"][0].removeprefix("::ffff:")  # the address the browser connected to
         if named is None or (named[1] or named[2]) not in self.names | {reached}:
             return PlainTextResponse("This server does not answer to that host name.\n", 403)

@@ -1,0 +1,142 @@
+"""Puts load on a running `wgemma serve`: `python bench/serving.py URL MODEL --clients 64 --seconds 60`.
+
+Every client streams one chat after the other from /v1/chat/completions. `--cancel` is the chance that it leaves in the
+middle of an answer; the last `--slow` clients read a few bytes at a time. Printed are the pieces per second that
+arrived at the sockets, the times to the first piece and between two pieces, how far the slowest full-speed client is
+behind the mean, and every answer that was not well-formed.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Client:
+    """What one client saw."""
+
+    slow: bool = False
+    pieces: int = 0
+    answers: int = 0
+    cancelled: int = 0
+    first: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("model")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--tokens", type=int, default=64, help="the most of an answer")
+    parser.add_argument("--words", type=int, default=50, help="of a prompt")
+    parser.add_argument("--cancel", type=float, default=0.0)
+    parser.add_argument("--slow", type=int, default=0)
+    parser.add_argument("--key", default="")
+    options = parser.parse_args()
+    clients = [Client(slow=i >= options.clients - options.slow) for i in range(options.clients)]
+    asyncio.run(_load(options, clients))
+    report = summary(clients, options.seconds)
+    print(json.dumps(report, indent=1))
+    return 1 if report["failures"] else 0
+
+
+async def _load(options: argparse.Namespace, clients: list[Client]) -> None:
+    until = time.perf_counter() + options.seconds
+    await asyncio.gather(*(_talk(options, client, i, until) for i, client in enumerate(clients)))
+
+
+async def _talk(options: argparse.Namespace, client: Client, number: int, until: float) -> None:
+    dice = random.Random(number)
+    while time.perf_counter() < until:
+        try:
+            await _ask(options, client, dice)
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            client.failures.append(repr(error)[:200])
+            await asyncio.sleep(0.1)
+
+
+async def _ask(options: argparse.Namespace, client: Client, dice: random.Random) -> None:
+    """One chat; leaves in its middle if the dice say so."""
+    where = urlsplit(options.url)
+    words = " ".join(dice.choice(("red", "green", "one", "two", "cat", "dog")) for _ in range(options.words))
+    body = json.dumps(
+        {
+            "model": options.model,
+            "messages": [{"role": "user", "content": f"{words}. Tell me more about it."}],
+            "max_tokens": options.tokens,
+            "temperature": 1,
+            "stream": True,
+        }
+    ).encode()
+    leaves = dice.randrange(1, options.tokens) if dice.random() < options.cancel else None
+    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=1 << 16)
+    try:
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {where.hostname}\r\nAuthorization: Bearer {options.key}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        begun = last = time.perf_counter()
+        writer.write(head.encode() + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise ValueError(status.decode().strip())
+        pieces = 0
+        async for line in reader:
+            if line.startswith(b"data: [DONE]"):
+                client.answers += 1
+                return
+            if not line.startswith(b"data: "):
+                continue
+            chunk = json.loads(line[6:])
+            if "error" in chunk:
+                raise ValueError(str(chunk["error"]))
+            if not chunk["choices"][0]["delta"].get("content"):
+                continue
+            now = time.perf_counter()
+            (client.between if pieces else client.first).append(now - (last if pieces else begun))
+            last, pieces = now, pieces + 1
+            client.pieces += 1
+            if pieces == leaves:
+                client.cancelled += 1
+                return
+            if client.slow:
+                await asyncio.sleep(0.5)
+        raise ValueError("the answer has no end")
+    finally:
+        writer.close()
+
+
+def summary(clients: list[Client], seconds: float) -> dict[str, object]:
+    quick = [client for client in clients if not client.slow]
+    rates = [client.pieces / seconds for client in quick]
+    mean = sum(rates) / max(len(rates), 1)
+    failures = [failure for client in clients for failure in client.failures]
+    return {
+        "clients": len(clients),
+        "answers": sum(client.answers for client in clients),
+        "cancelled": sum(client.cancelled for client in clients),
+        "pieces per second": round(sum(rates), 1),
+        "slowest of the mean": round(min(rates, default=0) / mean, 2) if mean else 0,
+        "seconds to the first": percentiles([x for client in quick for x in client.first]),
+        "seconds between two": percentiles([x for client in quick for x in client.between]),
+        "failures": failures[:20],
+    }
+
+
+def percentiles(found: list[float]) -> dict[str, float]:
+    ranked = sorted(found) or [0.0]
+    return {
+        name: round(ranked[min(int(p * len(ranked)), len(ranked) - 1)], 4) for name, p in (("p50", 0.5), ("p99", 0.99))
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

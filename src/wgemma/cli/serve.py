@@ -1,0 +1,125 @@
+"""`wgemma serve`: serves models to other programs, by Ollama's, OpenAI's and Anthropic's APIs."""
+
+import argparse
+import logging
+import os
+import sys
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from wgemma.checks import whole
+from wgemma.cli.output import as_json
+from wgemma.errors import Error, SettingsError
+from wgemma.files.paths import user_path
+
+
+def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("serve", help="serve models by Ollama's, OpenAI's and Anthropic's APIs")
+    verb.add_argument("models", metavar="MODEL", nargs="*", help="offer this .gguf path or URL, too")
+    verb.add_argument("--host", metavar="H", help="listen on this address (default: OLLAMA_HOST or 127.0.0.1)")
+    verb.add_argument("--port", type=_port, metavar="N", help="use this port (default: 11434, or the next free one)")
+    verb.add_argument("--api-key", metavar="KEY", help="answer only requests with this key (or WGEMMA_API_KEY)")
+    verb.add_argument(
+        "--origin", action="append", metavar="URL", help="let this web page use the server, too; repeatable"
+    )
+    verb.add_argument(
+        "--adapter", action="append", default=[], metavar="NAME=PATH", help="offer this adapter as model+NAME"
+    )
+    verb.add_argument("--slots", type=int, metavar="N", help="write so many answers at the same time (default: 8)")
+    verb.add_argument("--context", type=int, metavar="N", help="load models with this context")
+    verb.add_argument("--keep-alive", metavar="T", help="unload a model after this time without requests (default: 5m)")
+    verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
+    verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
+    verb.add_argument("--verbose", action="store_true", help="tell what is loaded and unloaded")
+    verb.add_argument("--json", action="store_true", help="print the address as JSON")
+    verb.set_defaults(do=serve)
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) < 1 << 16:
+        return int(text)
+    raise argparse.ArgumentTypeError("a port is a number from 0 (any free port) to 65535")
+
+
+def serve(options: argparse.Namespace) -> int:
+    from wgemma.serve.app import make_app
+    from wgemma.serve.listening import listen, make_server
+    from wgemma.serve.service import Service
+    from wgemma.serve.settings import PORT, Settings, address
+
+    logging.basicConfig(format="wgemma: %(message)s", level=logging.INFO if options.verbose else logging.WARNING)
+    host, port = address(os.environ.get("OLLAMA_HOST", ""))
+    exactly = options.port is not None or port != PORT
+    host, port = options.host or host, port if options.port is None else options.port
+    settings = Settings(**_settings(options, host))
+    service = Service(settings)
+    listening = listen(host, port, exactly=exactly)
+    reached, taken = ip_address(listening.getsockname()[0].partition("%")[0]), listening.getsockname()[1]
+    if not reached.is_loopback and settings.key is None:
+        listening.close()
+        raise Error(
+            f"{host} can be reached from other machines, so the server needs a key: --api-key, or WGEMMA_API_KEY."
+        )
+    if reached.is_unspecified:
+        reached = ip_address("127.0.0.1" if reached.version == 4 else "::1")
+    url = f"http://{reached if reached.version == 4 else f'[{reached}]'}:{taken}"
+    if options.json:
+        as_json({"url": url, "port": taken, "usual": taken == PORT})
+        sys.stdout.flush()
+    else:
+        if taken != port and port:
+            print(f"Port {port} is taken, perhaps by Ollama. Tell clients about this one: OLLAMA_HOST={url}")
+        print(f"wgemma serves at {url}, and at {url}/v1 for OpenAI's clients (press Ctrl-C to stop)", flush=True)
+    with suppress(KeyboardInterrupt):  # the usual way out, not a mistake
+        make_server(make_app(service), settings.drain).run(sockets=[listening])
+    return 0
+
+
+def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
+    """The environment's settings, overridden by the options."""
+    from wgemma.serve.settings import from_environment, seconds
+
+    found = from_environment(os.environ)
+    key = options.api_key or os.environ.get("WGEMMA_API_KEY") or None
+    for name, most in (("slots", 64), ("context", 1 << 24)):
+        if getattr(options, name) is not None:
+            found[name] = whole(f"--{name}", getattr(options, name), 1, most)
+    if options.keep_alive is not None:
+        kept = seconds(options.keep_alive)
+        if kept is None:
+            raise SettingsError(f"--keep-alive {options.keep_alive}: write 5m, 300, or -1 for ever.")
+        found["keep_alive"] = kept
+    if options.origin:
+        found["origins"] = tuple(options.origin)
+    anybody = ("http://anybody.example", "https://anybody.example")
+    if key is None and any(fnmatchcase(page, form) for page in anybody for form in found.get("origins", ())):
+        raise SettingsError("any web page could use this server: list the pages, or set a key.")
+    return {
+        **found,
+        "key": key,
+        "precision": options.precision,
+        "device": options.device,
+        "extra": tuple(options.models),
+        "adapters": dict(_adapter(text) for text in options.adapter),
+        "names": () if _is_address(host) else (host,),
+    }
+
+
+def _adapter(text: str) -> tuple[str, Path]:
+    name, mark, path = text.partition("=")
+    if not mark or not name or not path:
+        raise SettingsError(f"--adapter {text}: write NAME=PATH.")
+    if not (found := user_path(path)).exists():
+        raise SettingsError(f"--adapter {text}: there is no {path}.")
+    return name, found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""Which models there are: the embedded one, those given on the command line, and those in the stores.
+
+Names from the network are looked up, never opened: a path or a URL is just a name that nobody has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wgemma.embedded import NAME, embedded_model
+from wgemma.errors import Error, StoreError
+from wgemma.files.download import download
+from wgemma.files.locate import ModelFiles, locate, stored_files
+from wgemma.files.names import Name
+from wgemma.files.stores import Stores
+from wgemma.serve.problems import Problem, log, no_model
+from wgemma.serve.settings import Settings
+from wgemma.web.models import Offer, make_offer
+
+MARK = "+"  # between a model and an adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model, and an adapter to use with it."""
+
+    files: ModelFiles
+    adapter: str | None = None
+
+
+class Catalogue:
+    """The models on offer. The stores are read each time, so what a pull brings is there at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.adapters = dict(settings.adapters)
+        self._extra = {files.name: files for files in map(_given, settings.extra)}
+
+    def find(self, name: str) -> Wanted:
+        """The model that a request names; raises `Problem` 404 if there is none."""
+        base, mark, adapter = name.partition(MARK)
+        if mark and adapter not in self.adapters:
+            raise no_model(name)
+        return Wanted(self._files(base), adapter if mark else None)
+
+    def _files(self, name: str) -> ModelFiles:
+        short = name.removesuffix(":latest")
+        if short == NAME and embedded_model():
+            return locate(None)
+        if name in self._extra or short in self._extra:
+            return self._extra.get(name) or self._extra[short]
+        try:
+            return stored_files(Stores.find().model(Name.parse(name)))
+        except StoreError as error:
+            if error.reason in ("not_found", "invalid_name"):
+                raise no_model(name) from None
+            log.error("%s", error)
+            raise Problem(500, f"The files of model '{name[:100]}' are damaged or of another kind.") from None
+
+    def all(self) -> list[tuple[ModelFiles, Offer]]:
+        """Every model that can be run, with its description."""
+        found: dict[str, tuple[ModelFiles, Offer]] = {}
+        for files in self._everything():
+            try:
+                found.setdefault(files.name, (files, self.describe(files)))
+            except (Error, OSError):
+                continue
+        return list(found.values())
+
+    def describe(self, files: ModelFiles) -> Offer:
+        return make_offer(files, embedded=files.name == NAME)
+
+    def _everything(self) -> Iterator[ModelFiles]:
+        if embedded_model():
+            yield locate(None)
+        yield from self._extra.values()
+        try:
+            stored = Stores.find().models()
+        except StoreError:  # an unreadable store has nothing to offer
+            return
+        for model in stored:
+            try:
+                yield stored_files(model)
+            except StoreError:
+                continue
+
+
+def _given(target: str) -> ModelFiles:
+    """A model from the command line; a file is called by its name without folder and suffix; a
+    URL is downloaded first."""
+    files = locate(target)
+    if files.stored is not None or files.name == NAME:
+        return files
+    if isinstance(files.model, str):
+        name = Path(files.model.partition("?")[0]).stem
+        return ModelFiles(name, download(files.model), params=files.params)
+    first = files.model[0] if isinstance(files.model, tuple) else files.model
+    return ModelFiles(first.stem, files.model, params=files.params)

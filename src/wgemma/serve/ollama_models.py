@@ -1,0 +1,126 @@
+"""Ollama's lists of models: which there are, which are loaded, and what one of them is."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from wgemma.files.gguf import Gguf
+from wgemma.files.locate import ModelFiles
+from wgemma.serve.catalogue import Catalogue
+from wgemma.serve.models import Models
+from wgemma.serve.ollama import stamp
+from wgemma.web.models import Offer
+
+FOR_EVER = 100 * 365 * 86400.0  # seconds; a date must be told
+MOST_ITEMS = 1024  # of a list in a model's metadata; the vocabulary's are longer
+
+
+def tags(catalogue: Catalogue) -> dict[str, Any]:
+    return {"models": [_entry(files, offer) for files, offer in catalogue.all()]}
+
+
+def running(models: Models) -> dict[str, Any]:
+    """The loaded models. All that they take is on the GPU, as far as the server can tell."""
+    found = []
+    for one in models.resident():
+        assert one.model is not None
+        left = one.expires if one.expires < math.inf else time.time() + (one.keep_alive or models.settings.keep_alive)
+        found.append(
+            _entry(one.files, models.catalogue.describe(one.files))
+            | {
+                "size": one.memory,
+                "size_vram": one.memory,
+                "expires_at": stamp(min(left, time.time() + FOR_EVER)),
+                "context_length": one.model.backend.context,
+            }
+        )
+    return {"models": found}
+
+
+def show(catalogue: Catalogue, name: str, verbose: bool) -> dict[str, Any]:
+    """Everything about one model; reads its file's header."""
+    files = catalogue.find(name).files
+    offer, stored = catalogue.describe(files), files.stored
+    parameters = "\n".join(f"{key:<30} {value}" for key, value in _parameters(files))
+    with Gguf.open(files.model) as gguf:
+        metadata = {key: _shortened(value, verbose) for key, value in gguf.metadata.items()}
+        tensors = [{"name": t.name, "type": t.type, "shape": list(t.shape)} for t in gguf.tensors.values()]
+    return {
+        "license": "\n".join(stored.licenses) if stored else "",
+        "modelfile": _modelfile(files),
+        "parameters": parameters,
+        "template": (stored.template if stored else None) or "{{ .Prompt }}",
+        "system": files.system or "",
+        "details": _details(files, offer),
+        "model_info": metadata,
+        "capabilities": offer.capabilities,
+        "modified_at": stamp(_modified(files)),
+        **({"tensors": tensors} if verbose else {}),
+    }
+
+
+def _entry(files: ModelFiles, offer: Offer) -> dict[str, Any]:
+    stored = files.stored
+    return {
+        "name": files.name,
+        "model": files.name,
+        "modified_at": stamp(_modified(files)),
+        "size": stored.size if stored else offer.size,
+        "digest": stored.digest if stored else offer.digest,
+        "details": _details(files, offer),
+        "capabilities": offer.capabilities,
+    }
+
+
+def _details(files: ModelFiles, offer: Offer) -> dict[str, Any]:
+    stored = files.stored
+    known = stored.details if stored else {}
+    return {
+        "parent_model": (stored.parent if stored else None) or "",
+        "format": "gguf",
+        "family": known.get("family") or "gemma4",
+        "families": known.get("families") or ["gemma4"],
+        "parameter_size": known.get("parameter_size") or _billions(offer.parameters),
+        "quantization_level": known.get("quantization_level") or offer.quantisation,
+    }
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
+def _modified(files: ModelFiles) -> float:
+    if files.stored:
+        return files.stored.modified
+    first = files.model[0] if isinstance(files.model, tuple) else files.model
+    return Path(first).stat().st_mtime
+
+
+def _parameters(files: ModelFiles) -> list[tuple[str, Any]]:
+    """Each setting; a list has a line for each of its items."""
+    return [
+        (key, item)
+        for key, value in files.params.items()
+        for item in ([f'"{text}"' for text in value] if isinstance(value, list) else [value])
+    ]
+
+
+def _modelfile(files: ModelFiles) -> str:
+    lines = [f"FROM {files.name}", *(f"PARAMETER {key} {value}" for key, value in _parameters(files))]
+    if files.system:
+        lines.append(f'SYSTEM """{files.system}"""')
+    return "\n".join(lines) + "\n"
+
+
+def _shortened(value: Any, verbose: bool) -> Any:
+    """Long lists are left out, as Ollama does."""
+    if isinstance(value, bytes):
+        return None
+    if isinstance(value, str | int | float | bool):
+        return value if not isinstance(value, float) or math.isfinite(value) else None
+    try:
+        items = list(value)
+    except TypeError:
+        return None
+    return items if verbose or len(items) <= MOST_ITEMS else None

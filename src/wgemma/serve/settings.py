@@ -1,0 +1,110 @@
+"""How the server runs: what `wgemma serve` was given, and the environment variables of Ollama that mean the same."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wgemma.engine.options import SLOTS
+from wgemma.errors import SettingsError
+from wgemma.gpu.device import Device
+from wgemma.model.matmul import Precision
+
+PORT = 11434
+KEEP_ALIVE = 300.0
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(ns|us|µs|ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`adapters` are those that may be asked for as model+name; `extra` are models besides the store's."""
+
+    precision: Precision = "fast"
+    kv: str = "f16"
+    device: Device | str | None = None
+    context: int | None = None
+    memory: int | None = None
+    slots: int = SLOTS  # answers that a model writes at the same time
+    queue: int = 512  # requests that may wait for a slot
+    loaded: int = 3  # models in memory
+    keep_alive: float = KEEP_ALIVE
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()  # web pages that may use the server
+    names: tuple[str, ...] = ()  # host names it answers to, besides loopback
+    key: str | None = None
+    drain: int = 30  # seconds for open requests when the server ends
+
+
+def seconds(value: Any) -> float | None:
+    """A `keep_alive`: seconds, or Go's way to write a duration; negative is for ever. None if it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return math.inf if value < 0 else float(min(value, 1e12))
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    negative, text = text.startswith("-"), text.lstrip("+-")
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text):
+        found = float(text)
+    elif text and not _DURATION.sub("", text):
+        found = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))
+    else:
+        return None
+    return math.inf if negative else found
+
+
+def address(host: str) -> tuple[str, int]:
+    """The host and port that OLLAMA_HOST means: any of [scheme://]host[:port][/path], each part optional."""
+    text = host.strip().strip("\"'")
+    scheme, mark, rest = text.partition("://")
+    port = PORT
+    if mark:
+        port = {"http": 80, "https": 443}.get(scheme.lower(), PORT)
+    else:
+        rest = text
+    rest = rest.split("/")[0]
+    form = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::([0-9]*))?", rest)
+    if form is None:  # an IPv6 address without brackets
+        return rest or "127.0.0.1", port
+    if form[3]:
+        number = int(form[3]) if len(form[3]) < 6 else 1 << 16
+        if number >= 1 << 16:
+            raise SettingsError(f"OLLAMA_HOST={text}: {form[3][:20]} is no port.")
+        port = number
+    return form[1] or form[2] or "127.0.0.1", port
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that Ollama's variables give."""
+    found: dict[str, Any] = {}
+    for name, variable, least in (
+        ("slots", "OLLAMA_NUM_PARALLEL", 1),
+        ("queue", "OLLAMA_MAX_QUEUE", 0),
+        ("loaded", "OLLAMA_MAX_LOADED_MODELS", 1),
+        ("context", "OLLAMA_CONTEXT_LENGTH", 1),
+    ):
+        text = environment.get(variable, "").strip()
+        if not text or (text == "0" and least):  # 0 is Ollama's word for "choose yourself"
+            continue
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+            raise SettingsError(f"{variable} is {text[:40]!r}; it must be a whole number of at least {least}.")
+        found[name] = int(text)
+    if "slots" in found:
+        found["slots"] = min(found["slots"], 64)
+    if text := environment.get("OLLAMA_KEEP_ALIVE", "").strip():
+        kept = seconds(text)
+        if kept is None:
+            raise SettingsError(f"OLLAMA_KEEP_ALIVE is {text[:40]!r}; write 5m, 300, or -1 for ever.")
+        found["keep_alive"] = kept
+    if text := environment.get("OLLAMA_ORIGINS", "").strip():
+        found["origins"] = tuple(origin.strip() for origin in text.split(",") if origin.strip())
+    if text := environment.get("OLLAMA_KV_CACHE_TYPE", "").strip():
+        if text not in ("f16", "f32"):
+            raise SettingsError(f"OLLAMA_KV_CACHE_TYPE is {text[:40]!r}; wgemma has f16 and f32.")
+        found["kv"] = text
+    return found

@@ -1,0 +1,103 @@
+"""What Ollama's environment variables mean here."""
+
+import math
+from typing import Any
+
+import pytest
+
+from wgemma.errors import Error
+from wgemma.serve.settings import address, from_environment, seconds
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("", ("127.0.0.1", 11434)),
+        ("1.2.3.4", ("1.2.3.4", 11434)),
+        (":1234", ("127.0.0.1", 1234)),
+        ("1.2.3.4:1234", ("1.2.3.4", 1234)),
+        ("http://1.2.3.4", ("1.2.3.4", 80)),
+        ("https://1.2.3.4", ("1.2.3.4", 443)),
+        ("https://1.2.3.4:1234", ("1.2.3.4", 1234)),
+        ("example.com", ("example.com", 11434)),
+        ("example.com:1234/", ("example.com", 1234)),
+        ("http://example.com/a/b", ("example.com", 80)),
+        ("https://example.com:1234/path", ("example.com", 1234)),
+        ("[::1]", ("::1", 11434)),
+        ("[::1]:1234", ("::1", 1234)),
+        ("http://[0001:0002:0003::1]:56/path", ("0001:0002:0003::1", 56)),
+        ("::1", ("::1", 11434)),
+        ("0.0.0.0", ("0.0.0.0", 11434)),
+        ('"localhost:5"', ("localhost", 5)),
+        ("localhost:", ("localhost", 11434)),
+    ],
+)
+def test_hosts(host: str, wanted: tuple[str, int]) -> None:
+    assert address(host) == wanted
+
+
+def test_a_port_must_be_one() -> None:
+    for host in ("localhost:65536", "localhost:99999999999999"):
+        with pytest.raises(Error, match="no port"):
+            address(host)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (5, 5),
+        (1.5, 1.5),
+        ("5m", 300),
+        ("1h2m3.5s", 3723.5),
+        ("100ms", 0.1),
+        ("-1", math.inf),
+        (-0.5, math.inf),
+        ("0", 0),
+        ("300", 300),
+        (10**400, 1e12),
+    ],
+)
+def test_durations(given: Any, wanted: float) -> None:
+    assert seconds(given) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("given", [None, True, "", "soon", "5 m", "m", "1e9", "5mm", [5], "９"])
+def test_what_is_no_duration(given: Any) -> None:
+    assert seconds(given) is None
+
+
+def test_the_environment() -> None:
+    found = from_environment(
+        {
+            "OLLAMA_NUM_PARALLEL": "100",
+            "OLLAMA_MAX_QUEUE": "0",
+            "OLLAMA_MAX_LOADED_MODELS": "0",
+            "OLLAMA_CONTEXT_LENGTH": "8192",
+            "OLLAMA_KEEP_ALIVE": "-1",
+            "OLLAMA_ORIGINS": "http://a, https://b:*",
+            "OLLAMA_KV_CACHE_TYPE": "f16",
+        }
+    )
+    assert found == {
+        "slots": 64,
+        "queue": 0,
+        "context": 8192,
+        "keep_alive": math.inf,
+        "origins": ("http://a", "https://b:*"),
+        "kv": "f16",
+    }
+    assert from_environment({"OLLAMA_KEEP_ALIVE": " "}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OLLAMA_NUM_PARALLEL", "many"),
+        ("OLLAMA_MAX_QUEUE", "-1"),
+        ("OLLAMA_KEEP_ALIVE", "soon"),
+        ("OLLAMA_KV_CACHE_TYPE", "q8_0"),
+    ],
+)
+def test_mistakes_are_told_by_name(name: str, value: str) -> None:
+    with pytest.raises(Error, match=name):
+        from_environment({name: value})
