@@ -9,7 +9,6 @@ from typing import Any
 
 from wgemma.api import Model, Part, PromptProgress
 from wgemma.errors import Error
-from wgemma.formats import resolve
 from wgemma.serve.ask import Ask, Call, Event, Finish, Started, Text, Thinking
 from wgemma.serve.models import Lent
 from wgemma.text.tokenizer import MARKUP, Tokenizer
@@ -72,11 +71,12 @@ def _chat_options(lent: Lent, ask: Ask, hearing: Hearing) -> dict[str, Any]:
 
 async def _chat(lent: Lent, ask: Ask, hearing: Hearing) -> AsyncGenerator[Event, None]:
     assert ask.messages is not None
-    if ask.format is not None:
-        await asyncio.to_thread(resolve, ask.format)  # compiles it where that holds up nobody; the result is kept
+    begin = partial(lent.model.achat, ask.messages, **_chat_options(lent, ask, hearing))
+    # Formats and tools are compiled in a thread, where that holds up nobody.
+    answer = await asyncio.to_thread(begin) if ask.format is not None or ask.tools else begin()
     calls = dict.fromkeys(range(ask.n), 0)
     callable_tools = bool(ask.tools) and ask.tool_choice != "none"
-    async with lent.model.achat(ask.messages, **_chat_options(lent, ask, hearing)) as answer:
+    async with answer:
         async for part in answer:
             if part.tool_call is not None and not callable_tools:
                 continue  # it called what nobody offered
