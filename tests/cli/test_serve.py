@@ -46,7 +46,7 @@ def test_off_loopback_it_needs_a_key(host: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("origin", ["*", "http://*", "http*", "https://*.*"])
 def test_any_page_needs_a_key(origin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--origin", origin, "--port", "0"]) == 1
-    assert "any web page could use this server" in capsys.readouterr().err
+    assert "open to every web page" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["--slots=0", "--slots=65", "--context=-1", "--keep-alive=soon"])

@@ -96,7 +96,7 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
         found["origins"] = tuple(options.origin)
     anybody = ("http://anybody.example", "https://anybody.example")
     if key is None and any(fnmatchcase(page, form) for page in anybody for form in found.get("origins", ())):
-        raise SettingsError("any web page could use this server: list the pages, or set a key.")
+        raise SettingsError("this server would be open to every web page: list the pages, or set a key.")
     return {
         **found,
         "key": key,
