@@ -88,5 +88,5 @@ def test_every_command_about_structured_answers_parses() -> None:
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^make (\w+)", "\n".join(blocks("")), re.MULTILINE)
-    assert targets == ["chat", "app", "test"]
+    assert targets == ["chat", "app", "serve", "test"]
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
