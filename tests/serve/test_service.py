@@ -148,7 +148,7 @@ def test_a_model_hears_all_that_was_asked_for() -> None:
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused() -> None:
-    with serving(load=Garage()) as api:
+    with serving() as api:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
         for stream in (False, True):
             answer = api.ask(PATH, {**ASK, "response_format": form, "stream": stream})
