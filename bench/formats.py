@@ -2,7 +2,7 @@
 
 Tokens per second of free answers, and of answers of which some per cent were drawn again: at random places the first
 token is called forbidden and all others are allowed, whatever the model draws. That is what a format costs a model of
-which so many draws are illegal; none is forced. The first figure of each column is the free speed.
+which so many draws are illegal; nothing is forced. Each rate is compared with the free speed above it.
 
 Without MODEL, the embedded model answers its own questions of JSON and tool calls instead, in a format and with tools,
 and the table says how many of its draws were illegal.

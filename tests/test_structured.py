@@ -220,7 +220,7 @@ def test_an_event_loop_goes_on(blob: Path, gpu: NativeDevice) -> None:
             assert answer.result() is not None
         return longest
 
-    assert asyncio.run(ticking()) < 0.5  # it is 0.06 on a machine of its own
+    assert asyncio.run(ticking()) < 0.25  # 12 to 14 ms when nothing else runs
 
 
 async def _whole(model: wgemma.Model) -> Any:

@@ -17,7 +17,7 @@ from wgemma.text.grammar.tokens import finished
 from wgemma.text.grammar.tools import CLOSE, SYMBOLS
 from wgemma.text.tokenizer import Tokenizer
 
-WORTH = 4  # tokens of forced text that cost less when they are computed together
+WORTH = 4  # fewer forced tokens are drawn like any other: a pass of their own would cost more
 
 Place: TypeAlias = Literal["open", "thought", "ready", "text", "call", "called", "over"]
 Masking: TypeAlias = Generator[None, None, bytes]
