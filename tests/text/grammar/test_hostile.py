@@ -1,6 +1,7 @@
 """Whatever a schema, a pattern or a grammar is: it compiles, or it is refused with a sentence, and soon."""
 
 import json
+import random
 from time import process_time
 from typing import Any
 
@@ -181,6 +182,19 @@ def test_any_pattern_compiles_or_is_refused(pattern: str) -> None:
     assert process_time() - start < SOON
 
 
+def test_every_byte_is_decided_soon_even_where_finding_a_word_is_hard() -> None:
+    """Others wait while a byte is looked at, so the work for one has a limit."""
+    grammar = compile_regex("(?=.*a.{60})(?=.*b.{50})(?=.*ab.{40})(?!.*bb.{30}a)[ab]*")
+    dice, state, pool = random.Random(1), grammar.start, grammar._pool
+    for _ in range(80):
+        made = len(pool._nodes)
+        allowed = grammar.allowed(state)
+        following = grammar.advance(state, dice.choice([byte for byte in b"ab" if allowed >> byte & 1]))
+        assert following is not None
+        state = following
+        assert len(pool._nodes) - made < 5_000
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -218,7 +232,7 @@ def test_any_gbnf_compiles_or_is_refused(text: str) -> None:
 
 
 def test_a_choice_needs_strings() -> None:
-    bad: list[Any] = [[], "yes", [1], ["\ud800"]]
+    bad: list[Any] = [[], "yes", [1], ["\ud800"], 5, None]
     for strings in bad:
         with pytest.raises(GrammarError):
             compile_choice(strings)

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from gc import collect
 from pathlib import Path
 from time import process_time
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from random_schemas import Maker
 from wgemma import GrammarError, Tokenizer
 from wgemma.text.grammar import Grammar, State, TokenIndex, compile_regex, compile_schema
+from wgemma.text.grammar.expressions import Pool
 
 SCHEMA = {
     "properties": {
@@ -139,3 +142,17 @@ def test_tokens_are_what_the_tokenizer_decodes(shared: Path, vocabulary: list[by
         if text is not None and not tokenizer.text(token).startswith("<0x"):
             assert text.decode() == tokenizer.decode([token])
     assert vocabulary[tokenizer.id("<bos>")] is None
+
+
+def test_a_vocabulary_forgets_grammars_that_nobody_uses_any_more() -> None:
+    index = TokenIndex([bytes((byte,)) for byte in range(256)])
+
+    def met(most: int) -> "ref[Pool]":
+        grammar = compile_schema({"type": "string", "maxLength": most})
+        index.mask(grammar, grammar.start)
+        return ref(grammar._pool)
+
+    pools = [met(most) for most in range(1, 600)]
+    collect()
+    assert sum(pool() is not None for pool in pools) <= 512
+    assert pools[0]() is None

@@ -177,3 +177,16 @@ def test_special_tokens_are_in_the_mask() -> None:
 def test_bad_tools_are_refused(tools: list[Any]) -> None:
     with pytest.raises(GrammarError):
         compile_tools(tools)
+
+
+def test_arguments_may_be_called_like_the_words_of_a_schema() -> None:
+    properties = {
+        "nullable": {"type": "BOOLEAN"},
+        "type": {"enum": [{"type": "A", "nullable": True}]},
+        "properties": {"type": "object", "properties": {"b": {"type": "null"}, "A": {"type": "null"}}},
+    }
+    function = {"name": "f", "parameters": {"properties": properties, "required": [*properties]}}
+    grammar = compile_tools([{"type": "function", "function": function}])
+    assert accepted(grammar, "call:f{nullable:true,properties:{A:null,b:null},type:{nullable:true,type:'A'}}")
+    assert not accepted(grammar, "call:f{nullable:null,properties:{},type:{nullable:true,type:'A'}}")
+    assert not accepted(grammar, "call:f{nullable:true,properties:{},type:{nullable:true,type:'a'}}")

@@ -47,6 +47,7 @@ class Grammar:
         self._frames: dict[tuple[Node, frozenset[Frame]], Frame] = {}
         self._states: dict[tuple[frozenset[Frame], bool], State] = {}
         self.start = self._closed({root: {BOTTOM}})
+        pool.hurry()
 
     def advance(self, state: State, symbol: int) -> State | None:
         """The state after a byte, or after special token 256 + k; None if it may not follow."""

@@ -27,15 +27,19 @@ def compile_regex(pattern: str) -> Grammar:
 
 def compile_choice(strings: Iterable[str]) -> Grammar:
     """The grammar of exactly these strings."""
-    strings = strings if isinstance(strings, str) else [*strings]
-    if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
+    listed = [*strings] if isinstance(strings, Iterable) else []
+    if (
+        not isinstance(strings, Iterable)
+        or isinstance(strings, str)
+        or not all(isinstance(text, str) for text in listed)
+    ):
         raise GrammarError('a choice must be a list of strings, like ["yes", "no"].')
-    if not strings:
+    if not listed:
         raise GrammarError("a choice must have at least one string.")
-    if sum(map(len, strings)) > _MAX_BYTES:
+    if sum(map(len, listed)) > _MAX_BYTES:
         raise GrammarError(f"a choice must not have more than {_MAX_BYTES} characters.")
     pool = Pool()
     try:
-        return Grammar(pool, pool.words([text.encode() for text in strings]))
+        return Grammar(pool, pool.words([text.encode() for text in listed]))
     except UnicodeEncodeError:
         raise GrammarError("a choice has half a surrogate pair; send whole characters.") from None

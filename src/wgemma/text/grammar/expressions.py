@@ -16,8 +16,12 @@ from typing import Any, Protocol
 
 BYTES = (1 << 256) - 1
 Call = tuple["Rule", "Node"]
+Classes = tuple[int, ...]
 
 _SEARCHED = 4000  # states looked at to find one word of an intersection
+_COMPILING = 40_000  # expressions made by one search before anything is written; each takes some 20 µs
+_WRITING = 1_000  # and by one search while an answer is written and others wait; real schemas need fewer than 100
+_MOST = 500_000  # expressions in a pool beyond which nothing is searched any more
 
 
 class Rule:
@@ -55,7 +59,7 @@ class Keys(Protocol):
 
 
 class Node:
-    __slots__ = ("_calls", "_first", "_row", "_steps", "least", "nullable", "pool", "serial")
+    __slots__ = ("_calls", "_classes", "_first", "_steps", "least", "nullable", "pool", "serial")
 
     def __init__(self, nullable: bool, least: int) -> None:
         self.nullable = nullable
@@ -65,13 +69,7 @@ class Node:
         self._steps: dict[int, Node] = {}
         self._first: int | None = None
         self._calls: tuple[Call, ...] | None = None
-        self._row: tuple[Node, ...] | None = None
-
-    def row(self) -> "tuple[Node, ...]":
-        """What follows each byte."""
-        if self._row is None:
-            self._row = tuple(map(self.step, range(256)))
-        return self._row
+        self._classes: Classes | None = None
 
     def step(self, symbol: int) -> "Node":
         """What may follow `symbol`."""
@@ -86,6 +84,12 @@ class Node:
             self._first = self._find_first()
         return self._first
 
+    def classes(self) -> Classes:
+        """Sets of bytes, as bits, that share what may follow. Together they are all bytes."""
+        if self._classes is None:
+            self._classes = self._find_classes()
+        return self._classes
+
     def calls(self) -> tuple[Call, ...]:
         """The rules a word may start with, and what follows each."""
         if self._calls is None:
@@ -96,7 +100,14 @@ class Node:
         return NOTHING
 
     def _find_first(self) -> int:
-        return sum(1 << symbol for symbol in range(256) if self.step(symbol) is not NOTHING)
+        return sum(same for same in self.classes() if self.step(lowest(same)) is not NOTHING)
+
+    def _find_classes(self) -> Classes:
+        found: dict[Node, int] = {}
+        for symbol in range(256):
+            after = self.step(symbol)
+            found[after] = found.get(after, 0) | 1 << symbol
+        return tuple(found.values())
 
     def _find_calls(self) -> tuple[Call, ...]:
         return ()
@@ -133,6 +144,9 @@ class Letters(Node):
     def _find_first(self) -> int:
         return self.mask
 
+    def _find_classes(self) -> Classes:
+        return refined([(self.mask & BYTES, BYTES & ~self.mask)])
+
 
 class Words(Node):
     """The words `texts[low:high]`, of which `depth` bytes, the same for all, are written."""
@@ -149,6 +163,9 @@ class Words(Node):
 
     def _find_first(self) -> int:
         return sum(1 << symbol for symbol, _, _ in branches(self.texts, self.low, self.high, self.depth))
+
+    def _find_classes(self) -> Classes:
+        return each_apart(self.first())
 
 
 class Switch(Node):
@@ -172,6 +189,9 @@ class Switch(Node):
             if any(self.keys.open(self.state, word) for word in range(low, high))
         )
 
+    def _find_classes(self) -> Classes:
+        return each_apart(self.first())
+
 
 class Group(Node):
     """An expression that stays together when others follow it, so that equal texts lead to equal states."""
@@ -187,6 +207,9 @@ class Group(Node):
 
     def _find_first(self) -> int:
         return self.node.first()
+
+    def _find_classes(self) -> Classes:
+        return self.node.classes()
 
 
 class Join(Node):
@@ -222,6 +245,9 @@ class Join(Node):
             mask |= head.first()
         return mask
 
+    def _find_classes(self) -> Classes:
+        return refined(head.classes() for head, _ in self._parts())
+
     def _find_calls(self) -> tuple[Call, ...]:
         join = self.pool.join
         return merged(
@@ -247,6 +273,9 @@ class Either(Node):
             mask |= part.first()
         return mask
 
+    def _find_classes(self) -> Classes:
+        return refined(part.classes() for part in self.parts)
+
     def _find_calls(self) -> tuple[Call, ...]:
         return merged([call for part in self.parts for call in part.calls()], self.pool)
 
@@ -270,6 +299,9 @@ class Repeat(Node):
     def _find_first(self) -> int:
         return self.node.first()
 
+    def _find_classes(self) -> Classes:
+        return self.node.classes()
+
     def _find_calls(self) -> tuple[Call, ...]:
         return tuple((rule, self.pool.join(rest, self._rest())) for rule, rest in self.node.calls())
 
@@ -290,10 +322,12 @@ class Both(Node):
     def unchecked_step(self, symbol: int) -> Node:
         return self.pool.unchecked_both([part.step(symbol) for part in self.parts])
 
+    def _find_classes(self) -> Classes:
+        return refined(part.classes() for part in self.parts)
+
     def successors(self) -> list[Node]:
         """Every different derivative, alive or not."""
-        rows = dict.fromkeys(zip(*[part.row() for part in self.parts], strict=True))
-        return [self.pool.unchecked_both(row) for row in rows]
+        return [*dict.fromkeys(self.unchecked_step(lowest(same)) for same in self.classes())]
 
 
 class Except(Node):
@@ -310,6 +344,9 @@ class Except(Node):
 
     def _find_first(self) -> int:
         return BYTES
+
+    def _find_classes(self) -> Classes:
+        return self.node.classes()
 
 
 class Invoke(Node):
@@ -349,6 +386,9 @@ class Unfolding(Node):
     def _find_first(self) -> int:
         return self.inner().first()
 
+    def _find_classes(self) -> Classes:
+        return self.inner().classes()
+
     def _find_calls(self) -> tuple[Call, ...]:
         return self.inner().calls()
 
@@ -361,6 +401,8 @@ class Pool:
         self._sorted: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
         self.universal: set[Node] = set()  # each has every word its neighbours in an Either can have
         self.single: set[Node] = set()  # exactly one character each
+        self.links: dict[Node, Any] = {}  # what `runs` knows of each
+        self.patience = _COMPILING
         self.gave_up = False  # a search ended without an answer, and its expression counts as empty
         self.anything = self.other_than(NOTHING)
 
@@ -500,9 +542,14 @@ class Pool:
             self._search(node)
         return node if node.alive else NOTHING
 
+    def hurry(self) -> None:
+        """From now on an answer is written, and a search that takes long is given up."""
+        self.patience = _WRITING
+
     def _search(self, start: Both) -> None:
         """Looks for a word of `start`, shortest rest first. All states on the way to one are alive; if none of those
         that can be reached leads to one, all are dead."""
+        most = min(len(self._nodes) + self.patience, _MOST)
         before: dict[Node, Node | None] = {start: None}
         waiting: list[tuple[int, int, Node]] = [(0, start.serial, start)]
         while waiting:
@@ -521,7 +568,7 @@ class Pool:
                     before[target] = node
                     missing = sum(part.least for part in target.parts) if isinstance(target, Both) else 0
                     heappush(waiting, (missing, target.serial, target))
-            if len(before) > _SEARCHED:
+            if len(before) > _SEARCHED or len(self._nodes) > most:
                 # A state that is alive knows a way on that is alive, too; so this one can be given up.
                 start.alive, self.gave_up = False, True
                 return
@@ -546,6 +593,29 @@ def merged(calls: list[Call], pool: Pool) -> tuple[Call, ...]:
     for rule, rest in calls:
         rests.setdefault(rule, []).append(rest)
     return tuple((rule, found[0] if len(found) == 1 else pool.either(found)) for rule, found in rests.items())
+
+
+def refined(partitions: Iterable[Classes]) -> Classes:
+    """The sets of bytes that none of the partitions takes apart."""
+    result: Classes = (BYTES,)
+    for partition in dict.fromkeys(partitions):
+        if partition != (BYTES,):
+            result = tuple(same for old in result for new in partition if (same := old & new))
+    return result
+
+
+def each_apart(mask: int) -> Classes:
+    """Every byte of `mask` alone, and all others together."""
+    result, rest = [], mask & BYTES
+    while rest:
+        result.append(rest & -rest)
+        rest &= rest - 1
+    return (*result, BYTES & ~mask) if BYTES & ~mask else tuple(result)
+
+
+def lowest(mask: int) -> int:
+    """The smallest of a set of symbols."""
+    return (mask & -mask).bit_length() - 1
 
 
 def narrowed(texts: Sequence[bytes], low: int, high: int, depth: int, symbol: int) -> tuple[int, int]:

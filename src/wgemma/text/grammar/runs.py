@@ -32,11 +32,10 @@ class _Link(NamedTuple):
 
 
 class Runs:
-    """Finds runs, and remembers what it found."""
+    """Finds runs. What it found of an expression is remembered in the expression's pool, and goes with it."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest  # longer texts are never asked about
-        self._links: dict[Node, _Link | None] = {}
 
     def of(self, state: State) -> Run | None:
         alone = len(state.frames) == 1
@@ -52,17 +51,17 @@ class Runs:
         counted = self._counted(node)
         if counted is not None:
             return counted
-        first = self._link(node)
+        first = _link(node)
         if first is None:
             return None
         characters, count = first.characters, 1
         here, there = node, first.target
         while there is not here and count <= self._longest:
-            if count > _FOLLOWED and there not in self._links and not _is_simple(there):
+            if count > _FOLLOWED and not _is_simple(there) and there not in there.pool.links:
                 return None
             if (there.nullable or there.calls()) and not sure:
                 return None
-            link = self._link(there)
+            link = _link(there)
             if link is None or link.characters & characters != characters:
                 return Run(characters, count) if _is_dead(there, characters) else None
             here, there = there, link.target
@@ -74,7 +73,7 @@ class Runs:
         head, tail = (node.head, node.tail) if isinstance(node, Join) else (node, EMPTY)
         if not isinstance(head, Repeat) or head.node not in node.pool.single:
             return None
-        link = self._link(head.node)
+        link = _link(head.node)
         if link is None or link.target is not EMPTY:
             return None
         if head.high is None:
@@ -83,10 +82,16 @@ class Runs:
             return None
         return Run(link.characters, head.high)
 
-    def _link(self, node: Node) -> _Link | None:
-        if node not in self._links:
-            self._links[node] = _find_link(node)
-        return self._links[node]
+
+def _link(node: Node) -> _Link | None:
+    """The state most characters lead to, and which do."""
+    if node is EMPTY:
+        return None
+    links = node.pool.links
+    if node not in links:
+        links[node] = _find_link(node)
+    found: _Link | None = links[node]
+    return found
 
 
 def _is_simple(node: Node) -> bool:
@@ -97,7 +102,6 @@ def _is_simple(node: Node) -> bool:
 
 
 def _find_link(node: Node) -> _Link | None:
-    """The state most characters lead to, and which do."""
     if node.first().bit_count() < _FEWEST:
         return None
     steps = [node.step(byte) for byte in range(128)]

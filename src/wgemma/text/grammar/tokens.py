@@ -71,7 +71,6 @@ class TokenIndex:
         self._containing: list[int] = []  # made when first needed
         self._shorter: list[int] = []
         self._masks: dict[State, bytes] = {}
-        self._effort = 0  # since the walk last looked at the clock
         for _, child in self._expand(self._root):
             self._characters(child)
 
@@ -119,7 +118,6 @@ class TokenIndex:
         advance, ids, texts, sets = grammar.advance, self._ids, self._texts, 0
         waiting: list[tuple[_Node, State, bool]] = [(self._root, start, run is not None)]
         until = perf_counter() + _SLICE
-        self._effort = 0
         while waiting:
             node, state, pure = waiting.pop()  # pure: all bytes so far belong to the run
             children = self._expand(node) if node.children is None else node.children
@@ -132,11 +130,9 @@ class TokenIndex:
             for byte, child in children:
                 if not allowed >> byte & 1:
                     continue
-                if self._effort > 100:
-                    self._effort = 0
-                    if perf_counter() > until:
-                        yield
-                        until = perf_counter() + _SLICE
+                if perf_counter() > until:
+                    yield
+                    until = perf_counter() + _SLICE
                 if pure or free:
                     characters = self._characters(child)
                     if pure and not characters & ~known:
@@ -147,7 +143,6 @@ class TokenIndex:
                 after = advance(state, byte)
                 if after is None:
                     continue
-                self._effort += 1
                 if child.high - child.low == 1:  # one token: no need for nodes
                     for rest in texts[child.low][child.depth :]:
                         after = advance(after, rest)
@@ -191,19 +186,16 @@ class TokenIndex:
             for byte in set(b"".join([text[start:] for text in self._texts[node.low : node.high]])):
                 mask |= _bit(byte)
             node.characters = mask
-            self._effort += node.high - node.low >> 4
         return node.characters
 
     def _add(self, node: _Node, bits: bytearray) -> int:
         """Marks all tokens of a node; those of a large one are returned as a set instead."""
         size = node.high - node.low
         if size < _HUGE:
-            self._effort += size >> 4
             for i in self._ids[node.low : node.high]:
                 bits[i >> 3] |= 1 << (i & 7)
             return 0
         if node.set is None:
-            self._effort += size >> 4
             node.set = _set_of(self._ids[node.low : node.high], self._count)
         return node.set
 

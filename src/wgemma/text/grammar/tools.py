@@ -29,6 +29,15 @@ SYMBOLS = {QUOTE: 256, CLOSE: 257}  # special tokens and their symbols, for `Tok
 _MARKUP = (QUOTE, CLOSE, "<|tool_call>", "<|tool_response>", "<|channel>", "<channel|>")
 _BARE = re.compile(r"[^\s:{}\[\]\"',<\ud800-\udfff][^:{}\[\]\"',<\ud800-\udfff]*(?<!\s)")
 _NAME = re.compile(r"[^\s{}<\ud800-\udfff]+")
+_NAMED = (
+    "properties",
+    "patternProperties",
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+    "dependencies",
+)  # name → schema
+_DATA = ("enum", "const", "default", "examples")
 
 
 class CallSpelling(JsonSpelling):
@@ -124,7 +133,12 @@ def _in_order(value: Any, depth: int = 0) -> Any:
     if depth > 200:
         raise GrammarError("the schema nests deeper than 200 levels; flatten it.")
     if isinstance(value, Mapping):
-        result = {key: _in_order(inner, depth + 1) for key, inner in value.items()}
+        result: dict[str, Any] = {}
+        for key, inner in value.items():
+            if key in _NAMED and isinstance(inner, Mapping):
+                result[key] = {name: _in_order(schema, depth + 1) for name, schema in inner.items()}
+            else:
+                result[key] = inner if key in _DATA else _in_order(inner, depth + 1)
         if isinstance(result.get("properties"), dict):
             result["properties"] = dict(_sorted(result["properties"]))
         if isinstance(result.get("type"), str):
