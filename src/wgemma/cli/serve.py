@@ -26,6 +26,9 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--origin", action="append", metavar="URL", help="let this web page use the server, too; repeatable"
     )
     verb.add_argument(
+        "--registry", action="append", metavar="HOST", help="let requests pull models from here, too; repeatable"
+    )
+    verb.add_argument(
         "--adapter", action="append", default=[], metavar="NAME=PATH", help="offer this adapter as model+NAME"
     )
     verb.add_argument("--slots", type=int, metavar="N", help="write so many answers at the same time (default: 8)")
@@ -94,6 +97,8 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
         found["keep_alive"] = kept
     if options.origin:
         found["origins"] = tuple(options.origin)
+    if options.registry:
+        found["registries"] = tuple(options.registry)
     anybody = ("http://anybody.example", "https://anybody.example")
     if key is None and any(fnmatchcase(page, form) for page in anybody for form in found.get("origins", ())):
         raise SettingsError("this server would be open to every web page: list the pages, or set a key.")

@@ -13,6 +13,7 @@ from wgemma.serve.anthropic_routes import anthropic_routes
 from wgemma.serve.exchange import failure
 from wgemma.serve.guard import Guard
 from wgemma.serve.ollama_routes import ollama_routes
+from wgemma.serve.ollama_store import store_routes
 from wgemma.serve.openai_routes import openai_routes
 from wgemma.serve.own_routes import own_routes
 from wgemma.serve.problems import Problem
@@ -30,7 +31,8 @@ def make_app(service: Service) -> ASGIApp:
         yield
         await service.close()
 
-    routes = [*own_routes(service), *ollama_routes(service), *openai_routes(service), *anthropic_routes(service)]
+    routes = [*own_routes(service), *ollama_routes(service), *store_routes(service)]
+    routes += [*openai_routes(service), *anthropic_routes(service)]
     app = Starlette(routes=routes, lifespan=life, exception_handlers={HTTPException: _unknown})
     return Guard(app, service.settings)
 

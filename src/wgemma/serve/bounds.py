@@ -6,6 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Bounds:
     body: int = 64 << 20  # bytes of a request's body
+    blob: int = 1 << 38  # bytes of a file that is uploaded to the store
     bodies: int = 1 << 30  # bytes of all bodies that are being worked on
     values: int = 1 << 20  # commas and brackets of a body: parsing a million takes a moment, and nobody else runs
     pictures: int = 32

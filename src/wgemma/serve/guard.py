@@ -28,6 +28,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _TOKEN = re.compile(r"[a-z0-9-]{1,64}")
+BLOBS = "/api/blobs/"  # files are uploaded there
 _OPEN = ("/health",)  # needs no key
 _NO_SITE = "Other sites may not use this server. OLLAMA_ORIGINS lists those that may."
 
@@ -65,6 +66,9 @@ class Guard:
         if scope["method"] == "OPTIONS":
             await _permission(headers)(scope, receive, _with(send, extra))
             return
+        if scope["path"].startswith(BLOBS):  # goes to disk as it comes
+            await self.app(scope, receive, _with(send, extra))
+            return
         size = 0
 
         async def receive_counted() -> Message:
@@ -94,8 +98,8 @@ class Guard:
             return
         if self.key is not None and not _has_key(headers, self.key):
             raise Problem(401, "This server needs its API key.", code="invalid_api_key")
-        if _length(headers) > BOUNDS.body:
-            raise Problem(413, f"The body is larger than {BOUNDS.body >> 20} MiB.", code="request_too_large")
+        if _length(headers) > (BOUNDS.blob if scope["path"].startswith(BLOBS) else BOUNDS.body):
+            raise Problem(413, "The body is too large.", code="request_too_large")
 
     def _check_page(self, scope: Scope, headers: Headers, origin: str | None, host: str) -> None:
         """Refuses requests of other sites' pages."""

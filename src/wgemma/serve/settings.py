@@ -35,6 +35,7 @@ class Settings:
     extra: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()  # web pages that may use the server
     names: tuple[str, ...] = ()  # host names it answers to, besides loopback
+    registries: tuple[str, ...] = ()  # that requests may pull from, besides Ollama's and Hugging Face
     key: str | None = None
     drain: int = 30  # seconds for open requests when the server ends
 

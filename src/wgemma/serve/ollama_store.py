@@ -1,0 +1,224 @@
+"""Ollama's addresses that change the store: pull, create, copy, delete and blobs.
+
+The work is done in threads, by `files.managing`. Models come from Ollama's registry, from Hugging Face and from the
+hosts that `Settings.registries` names; a request cannot send the server anywhere else. Ollama's own store is only read.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from wgemma.errors import Error, SourceError, StoreError
+from wgemma.files import hub
+from wgemma.files.keeping import checked_digest
+from wgemma.files.managing import Event, copy, create, delete, has_blob, pull, put_blob, recipe_from
+from wgemma.files.names import DEFAULT_HOST, Name
+from wgemma.files.stores import Stores
+from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
+from wgemma.serve.fields import Fields
+from wgemma.serve.guard import BLOBS
+from wgemma.serve.ollama import error
+from wgemma.serve.problems import Problem, bad, log, no_model, problem_of
+from wgemma.serve.service import Service
+from wgemma.serve.wire import dumps
+
+_LINES = "application/x-ndjson"
+_TOLD = {  # by a StoreError's reason; its own words may name files of this machine
+    "bad_digest": (400, "The bytes do not have this digest."),
+    "bad_manifest": (502, "What the registry sent is no model that wgemma can keep."),
+    "busy": (503, "Another program is changing the store. Try again."),
+    "invalid_digest": (400, "A digest must be sha256: and 64 hexadecimal digits."),
+    "invalid_name": (400, "This is no name of a model."),
+    "missing_blob": (400, "A blob is not in the store, or damaged. Send it first."),
+    "no_model_layer": (400, "There is no model in it."),
+    "not_allowed": (
+        403,
+        "Not allowed: the server pulls from known registries only, and only reads Ollama's store.",
+    ),
+    "not_found": (404, "This model was not found."),
+    "not_written": (507, "The store cannot be written to: the disk is full, or the folder is not ours."),
+    "unsupported_architecture": (400, "This is no Gemma 4, and wgemma runs nothing else."),
+    "unsupported_format": (400, "This is no GGUF file."),
+}
+
+
+def store_routes(service: Service) -> list[Route]:
+    hosts = {DEFAULT_HOST, *hub.HOSTS, *service.settings.registries}
+
+    async def pulled(request: Request) -> Response:
+        fields = await read_fields(request)
+        name = _name(fields)
+        return Progress(pull(name, hosts=hosts), fields.flag("stream", True), lambda: _changed(service, name))
+
+    async def created(request: Request) -> Response:
+        fields = await read_fields(request)
+        name = _name(fields)
+        try:
+            recipe = recipe_from(fields.raw)
+        except StoreError as problem:
+            raise _problem(problem) from None
+        return Progress(create(name, recipe), fields.flag("stream", True), lambda: _changed(service, name))
+
+    async def copied(request: Request) -> Response:
+        fields = await read_fields(request)
+        source, target = fields.needed("source"), fields.needed("destination")
+        await _done(copy(source, target), source)
+        await _changed(service, target)
+        return Response()
+
+    async def deleted(request: Request) -> Response:
+        name = _name(await read_fields(request))
+        await _changed(service, name)
+        await _done(delete(name), name)
+        return Response()
+
+    async def blob(request: Request) -> Response:
+        digest = _digest(request)
+        store = Stores.find().own
+        if request.method == "HEAD":
+            return Response(status_code=200 if has_blob(store, digest) else 404)
+        await _upload(request, digest)
+        return Response(status_code=201)
+
+    return [
+        Route("/api/pull", told(error, pulled), methods=["POST"]),
+        Route("/api/create", told(error, created), methods=["POST"]),
+        Route("/api/copy", told(error, copied), methods=["POST"]),
+        Route("/api/delete", told(error, deleted), methods=["DELETE"]),
+        Route(BLOBS + "{digest:path}", told(error, blob), methods=["HEAD", "POST"]),
+    ]
+
+
+def _name(fields: Fields) -> str:
+    name = fields.text("model") or fields.needed("name")
+    try:
+        Name.parse(name)
+    except StoreError as problem:
+        raise _problem(problem) from None
+    return name
+
+
+def _digest(request: Request) -> str:
+    try:
+        return checked_digest(request.path_params["digest"])
+    except StoreError as problem:
+        raise _problem(problem) from None
+
+
+async def _changed(service: Service, name: str) -> None:
+    """Lets a loaded model go whose files are others now."""
+    try:
+        await service.models.unload(name)
+    except Problem:
+        return  # it is not there, so nobody has loaded it
+
+
+def _problem(failed: BaseException) -> Problem:
+    if isinstance(failed, StoreError):
+        if failed.reason == "bad_recipe":  # these sentences quote the request only
+            return bad(str(failed))
+        if failed.reason in _TOLD:
+            log.info("%s", failed)
+            status, sentence = _TOLD[failed.reason]
+            return Problem(status, sentence, retry_after=5 if status == 503 else None)
+    if isinstance(failed, SourceError):
+        log.error("%s", failed)
+        return Problem(502, "The model could not be downloaded. The server's log says why.")
+    if isinstance(failed, Error):
+        log.error("%s", failed)
+        return Problem(400, "This cannot be done with these files. The server's log says why.")
+    return problem_of(failed)
+
+
+# -- work with progress
+
+
+async def _steps(work: Generator[Event, None, None]) -> AsyncGenerator[Event, None]:
+    """What the work tells, which goes on in threads. Closing this ends it."""
+    try:
+        while True:
+            step = asyncio.ensure_future(asyncio.to_thread(next, work, None))
+            try:
+                event = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                await asyncio.wait({step})  # a generator cannot be closed while it runs
+                raise
+            if event is None:
+                return
+            yield event
+    finally:
+        work.close()
+
+
+async def _done(work: Generator[Event, None, None], name: str) -> None:
+    """Does the work whose progress nobody wants to hear."""
+    try:
+        async with aclosing(_steps(work)) as steps:
+            async for _ in steps:
+                pass
+    except Error as failed:
+        problem = _problem(failed)
+        raise (no_model(name) if problem.status == 404 else problem) from None
+
+
+class Progress(Response):
+    """Progress as lines of JSON, or its last line alone; `after` is done when all went well."""
+
+    def __init__(self, work: Generator[Event, None, None], stream: bool, after: Callable[[], Any]) -> None:
+        self._work = work
+        self._lines = stream
+        self._after = after
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await unless_gone(receive, self._tell(scope, receive, send))
+
+    async def _tell(self, scope: Scope, receive: Receive, send: Send) -> None:
+        streaming = Streaming(send, _LINES)
+        last: Event = {}
+        try:
+            async with aclosing(_steps(self._work)) as steps:
+                async for event in steps:
+                    if event.get("status") == "success":
+                        await self._after()
+                    if self._lines:
+                        await streaming.send([dumps(event) + "\n"])
+                    last = event
+        except Exception as failed:
+            problem = _problem(failed)
+            if not streaming.begun:
+                await failure(error, problem)(scope, receive, send)
+                return
+            await streaming.send([dumps(error(problem)) + "\n"])
+        if self._lines:
+            await streaming.end()
+        else:
+            await Json(last)(scope, receive, send)
+
+
+# -- uploads
+
+
+async def _upload(request: Request, digest: str) -> None:
+    """Writes the body into the store while it arrives; it is never in memory as a whole."""
+    loop, stream = asyncio.get_running_loop(), request.stream()
+
+    async def following() -> bytes | None:
+        return await anext(stream, None)
+
+    def arriving() -> Iterator[bytes]:
+        while (piece := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
+            yield piece
+
+    try:
+        await asyncio.to_thread(put_blob, Stores.find().own, digest, arriving())
+    except ClientDisconnect:
+        raise bad("The client left before its blob was complete.") from None
+    except Error as failed:
+        raise _problem(failed) from None

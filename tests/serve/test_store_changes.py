@@ -1,0 +1,126 @@
+"""Requests that change the store, by Ollama's own client: pull, create, copy, delete and blobs."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ollama import Client, ResponseError
+
+from api_server import TINY, Api, serving
+from registry_server import Registry
+from registry_server import serving as registry_serving
+from wgemma.files.locate import locate
+from wgemma.files.stores import Stores
+from wgemma.serve.settings import Settings
+
+ASK = [{"role": "user", "content": "What is 2+3?"}]
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    """The embedded model's."""
+    found = locate(TINY).model
+    assert isinstance(found, Path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def registry(file: Path) -> Iterator[Registry]:
+    with registry_serving() as server:
+        server.add("acme/tiny:x", [("model", file.read_bytes())])
+        yield server
+
+
+@pytest.fixture
+def store_api(registry: Registry) -> Iterator[Api]:
+    with serving(Settings(registries=(registry.host,))) as api:
+        yield api
+
+
+@pytest.fixture
+def client(store_api: Api) -> Client:
+    return Client(host=store_api.url)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def test_a_model_is_pulled_used_copied_and_deleted(client: Client, registry: Registry) -> None:
+    name = f"{registry.host}/acme/tiny:x"
+    told = list(client.pull(name, stream=True))
+    assert told[0].status == "pulling manifest" and told[-1].status == "success"
+    assert any(event.total and event.completed == event.total for event in told)
+    assert client.pull(name).status == "success"
+    assert client.chat(name, ASK).message.content == "2 + 3 = 5"
+    assert client.copy(name, "mine").status == "success"
+    assert client.chat("mine", ASK).message.content == "2 + 3 = 5"
+    assert {model.model for model in client.list().models} >= {"mine:latest", TINY}
+    for one in (name, "mine"):
+        assert client.delete(one).status == "success"
+        with pytest.raises(ResponseError, match="not found") as problem:
+            client.chat(one, ASK)
+        assert problem.value.status_code == 404
+    assert Stores.find().own.models() == []
+
+
+def test_a_model_is_created_from_a_blob_and_from_another(client: Client, store_api: Api, file: Path) -> None:
+    digest = client.create_blob(file)
+    assert store_api.ask(f"/api/blobs/{digest}", method="HEAD").status == 200
+    assert client.create("mine", files={"model.gguf": digest}).status == "success"
+    assert client.chat("mine", ASK).message.content == "2 + 3 = 5"
+    told = list(client.create("mine", from_="mine", parameters={"num_predict": 2}, stream=True))
+    assert told[-1].status == "success"
+    again = client.chat("mine", ASK)  # the loaded one went, for it was another
+    assert again.eval_count == 2 and again.done_reason == "length"
+
+
+def test_a_blob_must_be_what_it_says(store_api: Api, client: Client) -> None:
+    data = b"x" * 300_000
+    wrong = digest_of(b"y")
+    answer = store_api.ask(f"/api/blobs/{wrong}", data, headers={"Content-Type": "application/octet-stream"})
+    assert (answer.status, "digest" in answer.json["error"]) == (400, True)
+    assert store_api.ask(f"/api/blobs/{wrong}", method="HEAD").status == 404
+    own = Stores.find().own.root
+    assert not [path for path in own.rglob("*") if path.is_file() and path.stat().st_size]
+    assert store_api.ask(f"/api/blobs/{digest_of(data)}", data).status == 201
+
+
+@pytest.mark.parametrize("digest", ["sha256:12", "sha256:../../../../etc/passwd", "sha256:" + "g" * 64, "x"])
+def test_a_digest_is_never_a_path(store_api: Api, digest: str) -> None:
+    for method in ("HEAD", "POST"):
+        answer = store_api.ask(f"/api/blobs/{digest}", b"x", method=method)
+        assert answer.status in (400, 404)
+    answer = store_api.ask("/api/create", {"model": "a", "files": {"m": digest}})
+    assert (answer.status, answer.json["error"][:8]) == (400, "A digest")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("pull", {"model": "127.0.0.1:1/a/b"}, 403),
+        ("pull", {"model": "evil.example/a/b:c", "stream": False}, 403),
+        ("pull", {"model": "../../etc"}, 400),
+        ("pull", {}, 400),
+        ("copy", {"source": "nobody", "destination": "a"}, 404),
+        ("create", {"model": "a"}, 400),
+        ("create", {"model": "a", "from": "nobody"}, 404),
+        ("create", {"model": "a", "from": "b", "template": "{{ .Prompt }}"}, 400),
+        ("create", {"model": "a", "from": "b", "parameters": {"nothing": 1}}, 400),
+        ("create", {"model": "a", "files": {"m": digest_of(b"none")}, "stream": False}, 400),
+    ],
+)
+def test_what_cannot_be_done_is_told_without_a_path(
+    store_api: Api, path: str, body: dict[str, object], status: int
+) -> None:
+    answer = store_api.ask(f"/api/{path}", body)
+    assert answer.status == status
+    assert "/" not in answer.json["error"].replace("{{", "")
+
+
+def test_deleting_what_is_not_ours(store_api: Api) -> None:
+    assert store_api.ask("/api/delete", {"model": "nobody"}, method="DELETE").status == 404
+    assert store_api.ask("/api/delete", {"model": TINY}, method="DELETE").status == 404
+    assert json.loads(store_api.ask("/api/tags").body)["models"][0]["name"] == TINY
