@@ -1,9 +1,12 @@
 """Puts load on a running `wgemma serve`: `python bench/serving.py URL MODEL --clients 64 --seconds 60`.
 
 Every client streams one chat after the other from /v1/chat/completions. `--cancel` is the chance that it leaves in the
-middle of an answer; the last `--slow` clients read a few bytes at a time. Printed are the pieces per second that
-arrived at the sockets, the times to the first piece and between two pieces, how far the slowest full-speed client is
-behind the mean, and every answer that was not well-formed.
+middle of an answer; the last `--slow` clients read a few bytes at a time. Printed are the tokens and pieces per second
+that arrived at the sockets, the times to the first piece and between two pieces, how far the slowest full-speed client
+is behind the mean, and every answer that was not well-formed.
+
+With `--requests N` the clients ask N questions in all, however long that takes. `python bench/serving.py FILE` asks
+the same questions without a server, by `chat_many`, and prints its tokens per second to compare with.
 """
 
 import argparse
@@ -12,8 +15,12 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from urllib.parse import urlsplit
+
+import wgemma
 
 
 @dataclass
@@ -21,6 +28,7 @@ class Client:
     """What one client saw."""
 
     slow: bool = False
+    tokens: int = 0  # of complete answers
     pieces: int = 0
     answers: int = 0
     cancelled: int = 0
@@ -31,49 +39,81 @@ class Client:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url")
-    parser.add_argument("model")
+    parser.add_argument("url", help="of the server, or a file to run without one")
+    parser.add_argument("model", nargs="?", default="wgemma-tiny")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--requests", type=int, help="ask so many instead")
     parser.add_argument("--tokens", type=int, default=64, help="the most of an answer")
     parser.add_argument("--words", type=int, default=50, help="of a prompt")
     parser.add_argument("--cancel", type=float, default=0.0)
     parser.add_argument("--slow", type=int, default=0)
     parser.add_argument("--key", default="")
     options = parser.parse_args()
+    if not options.url.startswith("http"):
+        print(json.dumps(without_server(options), indent=1))
+        return 0
     clients = [Client(slow=i >= options.clients - options.slow) for i in range(options.clients)]
+    begun = time.perf_counter()
     asyncio.run(_load(options, clients))
-    report = summary(clients, options.seconds)
+    report = summary(clients, time.perf_counter() - begun)
     print(json.dumps(report, indent=1))
     return 1 if report["failures"] else 0
 
 
 async def _load(options: argparse.Namespace, clients: list[Client]) -> None:
-    until = time.perf_counter() + options.seconds
-    await asyncio.gather(*(_talk(options, client, i, until) for i, client in enumerate(clients)))
+    numbers = iter(range(options.requests)) if options.requests else _until(options.seconds)
+    await asyncio.gather(*(_talk(options, client, numbers) for client in clients))
 
 
-async def _talk(options: argparse.Namespace, client: Client, number: int, until: float) -> None:
-    dice = random.Random(number)
-    while time.perf_counter() < until:
+def _until(seconds: float) -> Iterator[int]:
+    """Numbers for so many seconds."""
+    end = time.perf_counter() + seconds
+    for number in count():
+        if time.perf_counter() > end:
+            return
+        yield number
+
+
+async def _talk(options: argparse.Namespace, client: Client, numbers: Iterator[int]) -> None:
+    for number in numbers:
         try:
-            await _ask(options, client, dice)
+            await _ask(options, client, number)
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             client.failures.append(repr(error)[:200])
             await asyncio.sleep(0.1)
 
 
-async def _ask(options: argparse.Namespace, client: Client, dice: random.Random) -> None:
+def question(number: int, words: int) -> list[dict[str, str]]:
+    """A chat that asks something of its own."""
+    dice = random.Random(number)
+    said = " ".join(dice.choice(("red", "green", "one", "two", "cat", "dog")) for _ in range(words))
+    return [{"role": "user", "content": f"{said}. Tell me more about it."}]
+
+
+def without_server(options: argparse.Namespace) -> dict[str, object]:
+    """The same questions to `chat_many`, as many at a time as there would be clients."""
+    chats = [question(number, options.words) for number in range(options.requests or options.clients)]
+    with wgemma.load(options.url, precision="fast", slots=options.clients) as model:
+        rates = []
+        for chosen in (chats[: options.clients], chats):  # the first round only warms up
+            begun = time.perf_counter()
+            answers = model.chat_many(chosen, max_tokens=options.tokens, temperature=1).answers
+            rates.append(sum(answer.usage.generated for answer in answers) / (time.perf_counter() - begun))
+    return {"requests": len(chats), "tokens per second": round(rates[-1], 1)}
+
+
+async def _ask(options: argparse.Namespace, client: Client, number: int) -> None:
     """One chat; leaves in its middle if the dice say so."""
-    where = urlsplit(options.url)
-    words = " ".join(dice.choice(("red", "green", "one", "two", "cat", "dog")) for _ in range(options.words))
+    where, dice = urlsplit(options.url), random.Random(-number - 1)
     body = json.dumps(
         {
             "model": options.model,
-            "messages": [{"role": "user", "content": f"{words}. Tell me more about it."}],
+            "messages": question(number, options.words),
             "max_tokens": options.tokens,
             "temperature": 1,
             "stream": True,
+            "stream_options": {"include_usage": True},
         }
     ).encode()
     leaves = dice.randrange(1, options.tokens) if dice.random() < options.cancel else None
@@ -98,7 +138,9 @@ async def _ask(options: argparse.Namespace, client: Client, dice: random.Random)
             chunk = json.loads(line[6:])
             if "error" in chunk:
                 raise ValueError(str(chunk["error"]))
-            if not chunk["choices"][0]["delta"].get("content"):
+            if chunk.get("usage"):
+                client.tokens += chunk["usage"]["completion_tokens"]
+            if not chunk["choices"] or not chunk["choices"][0]["delta"].get("content"):
                 continue
             now = time.perf_counter()
             (client.between if pieces else client.first).append(now - (last if pieces else begun))
@@ -123,6 +165,8 @@ def summary(clients: list[Client], seconds: float) -> dict[str, object]:
         "clients": len(clients),
         "answers": sum(client.answers for client in clients),
         "cancelled": sum(client.cancelled for client in clients),
+        "seconds": round(seconds, 1),
+        "tokens per second": round(sum(client.tokens for client in quick) / seconds, 1),
         "pieces per second": round(sum(rates), 1),
         "slowest of the mean": round(min(rates, default=0) / mean, 2) if mean else 0,
         "seconds to the first": percentiles([x for client in quick for x in client.first]),
