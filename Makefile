@@ -35,7 +35,7 @@ test: lint $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal -m "not slow" --ignore tests/browser
 	$(PYTEST) $(BY_FILE) -m "not slow" tests/browser
 
-test-all: lint $(PYODIDE)
+test-all: lint .venv/.clients $(PYODIDE)
 	$(PYTEST) -n 2 --dist worksteal --ignore tests/browser
 	$(PYTEST) $(BY_FILE) tests/browser
 
@@ -68,6 +68,14 @@ $(PYODIDE): tools/fetch_pyodide.py | .venv/.run
 
 .venv/.dev: .venv/.run
 	@sh tools/setup.sh "$(PYTHON)" ".[dev]"
+	@touch $@
+
+# Clients of the server, for the slow tests: from PyPI and from npm.
+.venv/.clients: pyproject.toml tools/clients/package.json tools/clients/package-lock.json | .venv/.dev
+	@echo "Installing clients into .venv …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,clients]"
+	@mkdir -p .venv/clients && cp tools/clients/package*.json .venv/clients
+	@$(BIN)/npm ci --prefix .venv/clients --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
 # TypeScript, which checks the JSDoc types of the page. Node comes as a wheel, with .[dev].
