@@ -240,7 +240,7 @@ class Bench:
                     shape = f"{model} {what} {columns}→{matrix.rows} {rows} rows"
                     for form, constants in self._forms(rows):
                         tape = Tape(self.device, "bench")
-                        constants["TYPE"] = matrix.planes.reader
+                        constants |= matrix.planes.read_constants
                         self._tile(tape, kernel, matrix, rows, x, y, constants)
                         yield self._figure(
                             kernel, f"{kind} {form}", shape, tape, size, 2 * rows * columns * matrix.rows
