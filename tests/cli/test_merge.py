@@ -192,7 +192,7 @@ def test_one_table_becomes_two_where_they_differ(
 def test_what_cannot_be_written_again_becomes_q8_0(
     shared: Path, tmp_path: Path, out: Path, adapted: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = randomised(shared / "models/tiny-31b-F16.gguf", "IQ4_XS", tmp_path / "base.gguf")
+    base = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "base.gguf", "IQ4_XS")
     made: dict[str, Pair] = {name: pair(256, 1024, seed=len(name)) for name in adapted}
     query = pair(256, 256)
     lora = written(adapter(blk__0__attn_q=query, **made), tmp_path / "lora.gguf")

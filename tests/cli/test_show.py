@@ -44,7 +44,7 @@ def test_the_summary_says_what_matters(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_mix_of_types_and_the_bits_per_weight_are_shown(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(randomised(shared / "models/tiny-31b-F16.gguf", "IQ4_XS", tmp_path / "model.gguf"))
+    path = str(randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "model.gguf", "IQ4_XS"))
     record = json.loads(shown(capsys, path, "--json", "--tensors"))
     bits = 8 * sum(tensor["nbytes"] for tensor in record["tensors"]) / record["parameters"]
     assert 4.25 < record["bits_per_weight"] == round(bits, 2) < 5

@@ -360,7 +360,7 @@ def test_a_model_with_an_adapter_of_its_own_is_not_trained(
 def test_a_type_that_cannot_be_trained_is_refused_by_name(
     plain: NativeDevice, shared: Path, tmp_path: Path, kind: str
 ) -> None:
-    path = randomised(shared / "models/tiny-31b-F16.gguf", kind, tmp_path / "model.gguf")
+    path = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "model.gguf", kind)
     told = rf"^token_embd.weight has type {kind}, which wgemma runs but cannot train on. Train on .* this one, too.$"
     with wgemma.load(path, device=plain) as model, pytest.raises(wgemma.ModelError, match=told):
         model.finetune(RECORDS, out=tmp_path / "out")
