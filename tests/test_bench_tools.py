@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from wgemma.files.gguf import Gguf
 from wgemma.gpu.native import adapters
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -52,6 +53,26 @@ def drawn(file: Path, shape: str, kind: str) -> list[ElementTree.Element]:
 
 def words(file: Path) -> list[str]:
     return [one.text or "" for one in ElementTree.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_mix_writes_a_model_of_many_types_or_of_one(tmp_path: Path) -> None:
+    mixed, one = tmp_path / "mixed.gguf", tmp_path / "one.gguf"
+    assert "bits per weight" in python(BENCH / "mix.py", MODEL, mixed).stdout
+    python(BENCH / "mix.py", MODEL, one, "--type", "IQ3_S")
+    with Gguf.open(MODEL) as old, Gguf.open(mixed) as new, Gguf.open(one) as same:
+        assert {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"} <= {tensor.type for tensor in new.tensors.values()}
+        assert "IQ3_S" in {tensor.type for tensor in same.tensors.values()}
+        assert {name: t.shape for name, t in new.tensors.items()} == {name: t.shape for name, t in old.tensors.items()}
+
+
+@pytest.mark.slow
+@needs_adapter
+def test_types_are_compared_with_q4_k() -> None:
+    lines = python(BENCH / "kernels.py", "--quick", "--types", "IQ4_XS,Q3_K").stdout.splitlines()
+    assert lines[1].endswith("of Q4_K")
+    rows = [line.split() for line in lines[2:]]
+    assert [row[1] for row in rows] == ["Q4_K", "IQ4_XS", "Q3_K"] * (len(rows) // 3)
+    assert all(row[-1] == "100%" for row in rows[::3])
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ BROKEN = [
     ("embed", "block_mxfp4", "0x0c080604u", "0x0c0a0604u"),
     ("repack", "grid", "select(8u + level, 7u - level", "select(8u + level, 8u - level"),
     ("repack", "repack_iq3_s", " << 8u);", " << 7u);"),
-    ("repack", "repack_iq3_xxs", "countOneBits(seven)", "seven"),
+    ("repack", "repack_iq3_xxs", "countOneBits(seven)", "0u"),
     ("repack", "repack_q3_k", "2u * (i >> 2u)", "2u * (i >> 3u)"),
     ("repack", "repack_iq4_xs", "(2u * s)) & 3u", "(2u * s)) & 1u"),
     ("matvec", "block_q2_k", "dm.w * (sum - near)", "dm.w * sum"),

@@ -183,7 +183,7 @@ def test_the_answers_are_those_of_the_twins() -> None:
     tool = make_answers()
     text = (files("wgemma.selftest") / "answers.json").read_text("utf-8")
     assert tool.main() == text
-    assert len(text) < 60_000
+    assert len(text) < 90_000
     assert {problem.answer for problem in tool.every_problem()} == answers().keys()
 
 
@@ -238,7 +238,7 @@ BROKEN_MIDDLE: list[tuple[str, str, str, str, Precision, int]] = [
 BROKEN_FAST = [
     ("tiny-e2b-Q4_K_M", "to_bytes", "rounded_block", "sum_of(n4, n5, n6, n7))", "sum_of(n0, n1, n2, n3))"),
     ("tiny-e2b-Q4_K_M", "tile_bytes", "tile_bytes", "fetch(own_w, block + 1u)", "fetch(own_w, block)"),
-    ("tiny-e2b-Q8_0", "tile_bytes", "block_q8_0", "scale_of(raw), 0.0", "1.0, 0.0"),
+    ("tiny-e2b-Q8_0", "tile_bytes", "one_scale", "scale_of(raw), 0.0", "1.0, 0.0"),
 ]
 
 

@@ -55,6 +55,10 @@ fn nibble(element: u32, code: u32) -> u32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+//#if GRID
+  hold_grid(id.x % 64u);
+  workgroupBarrier();
+//#endif
   if (id.x >= params.count) { return; }
   let source = params.first_row + id.x / params.blocks;
   let inner = source % params.group;

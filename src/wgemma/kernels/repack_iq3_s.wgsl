@@ -16,11 +16,11 @@ fn repack(block: u32, goal: u32) {
   }
 }
 
-fn level_index(at: u32, s: u32, i: u32) -> u32 {
+fn entry_of(at: u32, s: u32, i: u32) -> u32 {
   return byte(at + 2u + 8u * s + i) | (((byte(at + 66u + s) >> i) & 1u) << 8u);
 }
 
-fn negative(at: u32, s: u32, element: u32) -> bool {
-  return ((byte(at + 74u + 4u * s + (element >> 3u)) >> (element & 7u)) & 1u) != 0u;
+fn signs_of(at: u32, s: u32, i: u32) -> u32 {
+  return byte(at + 74u + 4u * s + (i >> 1u)) >> (4u * (i & 1u));
 }
 //#include grid

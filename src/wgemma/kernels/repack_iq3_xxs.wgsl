@@ -15,12 +15,13 @@ fn repack(block: u32, goal: u32) {
   }
 }
 
-fn level_index(at: u32, s: u32, i: u32) -> u32 {
+fn entry_of(at: u32, s: u32, i: u32) -> u32 {
   return byte(at + 2u + 8u * s + i);
 }
 
-fn negative(at: u32, s: u32, element: u32) -> bool {
-  let seven = (word(at + 66u + 4u * s) >> (7u * (element >> 3u))) & 127u;
-  return (select(seven >> (element & 7u), countOneBits(seven), (element & 7u) == 7u) & 1u) != 0u;
+fn signs_of(at: u32, s: u32, i: u32) -> u32 {
+  let seven = (word(at + 66u + 4u * s) >> (7u * (i >> 1u))) & 127u;
+  let eight = seven | (countOneBits(seven) << 7u);
+  return eight >> (4u * (i & 1u));
 }
 //#include grid

@@ -222,7 +222,7 @@ def matvec_form(
     blocks, planes = matrix.blocks, matrix.planes
     quick = quick and planes.quick and device.lanes(kernel) > 1
     shares = 8 * THREADS // min(8, device.lanes(kernel))  # bytes for a row's sums, at most
-    room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares - LEVELS
+    room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares - (LEVELS if planes.levels else 0)
     slices = room // ((76 if fine else 44) if quick else 144)  # blocks of x that fit into workgroup memory
     wanted = max(8, min(64, blocks / 3))
 

@@ -53,8 +53,8 @@ class Planes:
 
 def _grid(entries: Sequence[int]) -> tuple[tuple[str, Any], ...]:
     """The constants of grid.wgsl: two entries to a word."""
-    words = (low | high << 16 for low, high in zip(entries[::2], entries[1::2], strict=True))
-    return ("WORDS", len(entries) // 2), ("GRID", ", ".join(f"{word}u" for word in words))
+    words = [low | high << 16 for low, high in zip(entries[::2], entries[1::2], strict=True)]
+    return ("WORDS", len(words)), ("GRID", " ".join(f"grid[{at}] = {word}u;" for at, word in enumerate(words)))
 
 
 # What training reads: the backward pass has no reader for the other types.
