@@ -1,6 +1,6 @@
-// Weights in IQ3_S: w = d · scale · (2 · code − 15), a scale per 32, d per 256. A weight is one of 1, 3, … 15 or its
-// opposite, which the file tells by fours, out of a grid of 512; here each is a four-bit code: 4.4 bits per weight, where
-// the file takes 3.4.
+// Weights in IQ3_S: w = d · scale · (2 · code − 15), a scale per 32, d per 256. The file stores four weights as an
+// index into a grid of 512 and four signs. Here each weight has a code of its own: 4.4 bits instead of 3.4, and no
+// look-ups.
 //
 //   codes  [N, K/32]      vec4<u32>   codes.wgsl
 //   scales [N, K/256, 3]  u32         d as f32; eight scales as bytes

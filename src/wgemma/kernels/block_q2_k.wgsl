@@ -1,7 +1,8 @@
-// Weights in Q2_K: w = d · scale · code − dmin · min, two-bit codes, a four-bit scale and min per 16, d and dmin per 256.
+// Weights in Q2_K: w = d · scale · code − dmin · min, two-bit codes, a four-bit scale and min per 16, d and dmin per
+// 256.
 //
 //   codes  [N, K/32]      vec2<u32>   two_bits.wgsl
-//   scales [N, K/256, 5]  u32         d (low) and dmin (high) as f16; sixteen bytes: scale in the low nibble, min in the high
+//   scales [N, K/256, 5]  u32         d (low) and dmin (high) as f16; sixteen bytes: scale in the low nibble, min above
 
 //#include codes
 //#include two_bits

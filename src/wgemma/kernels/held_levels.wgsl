@@ -1,5 +1,5 @@
-// The levels of a type that has them (levels.wgsl), in workgroup memory: a workgroup calls hold_levels first, and a
-// barrier must follow before it decodes. Lanes that look up different codes meet different banks.
+// The levels of a type that has them (levels.wgsl), in workgroup memory. A kernel calls hold_levels first, and has a
+// barrier before it decodes. Sixteen levels lie in sixteen banks, so look-ups never conflict.
 
 //#if LEVELS
 //#if QUICK

@@ -1,6 +1,6 @@
-// Weights that are scale · level[code]: sixteen uneven levels, signed bytes, four to a word of LEVELS; scale_of(raw) gives
-// the scale. Kernels that read many weights look the levels up in workgroup memory (held_levels.wgsl), others here
-// (own_levels.wgsl).
+// Weights that are scale · level[code], with one scale per 32: scale_of(raw) gives it, LEVELS has sixteen signed bytes,
+// four to a word. Kernels that decode a lot keep the levels in workgroup memory (held_levels.wgsl); the others read
+// LEVELS (own_levels.wgsl).
 
 //#include one_scale
 

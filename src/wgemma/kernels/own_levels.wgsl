@@ -1,4 +1,4 @@
-// The levels of a type that has them (levels.wgsl), without workgroup memory.
+// The levels of a type that has them (levels.wgsl), for kernels without a table in workgroup memory.
 
 //#if LEVELS
 fn level_number(code: u32) -> f32 {

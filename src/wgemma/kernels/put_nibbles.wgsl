@@ -1,4 +1,5 @@
-// The nibble plane of a block whose 16 bytes from `at` on hold elements 0–15 in their low nibbles and 16–31 in the high.
+// The nibble plane of a block whose 16 bytes from `at` on hold elements 0–15 in their low nibbles and 16–31 in the
+// high.
 
 fn put_nibbles(goal: u32, at: u32) {
   for (var i = 0u; i < 4u; i++) {

@@ -1,5 +1,5 @@
-// The two-bit plane (two_bits.wgsl) of sub-block s of Q2_K and Q3_K: element l of s = 4h + g is in bits 2g of byte 32h + l
-// of 64 from `at` on.
+// The two-bit plane (two_bits.wgsl) of sub-block s of Q2_K and Q3_K: element l of s = 4h + g is in bits 2g of byte 32h
+// + l of 64 from `at` on.
 
 fn put_two_bits(goal: u32, at: u32, s: u32) {
   for (var i = 0u; i < 2u; i++) {

@@ -1,5 +1,5 @@
-// IQ3_S (110 bytes): d f16; 64 bytes, eight entries of the grid for each sub-block; 8 bytes with their ninth bits; 32 bytes
-// of signs; 4 bytes of scales, a nibble for each sub-block, which scales by twice that and one.
+// IQ3_S (110 bytes): d f16; 64 bytes, eight grid indices per sub-block; 8 bytes of their ninth bits; 32 bytes of signs;
+// 4 bytes of scales: a nibble n per sub-block stands for 2n + 1.
 
 fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 110u;

@@ -1,6 +1,6 @@
-// IQ3_XXS (98 bytes): d f16; 64 bytes, eight entries of the grid for each sub-block; a word for each: four times seven signs,
-// the eighth making their number even, and four bits of scale, which scales by a quarter of twice that and one. Levels are
-// halved in the planes, so d is, too.
+// IQ3_XXS (98 bytes): d f16; 64 bytes, eight grid indices per sub-block; a word per sub-block: four times seven signs,
+// where an eighth makes the number of set ones even, and a four-bit n, which stands for (2n + 1) / 4. The file's levels
+// are twice those of the planes, so their d is d / 2.
 
 fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 98u;

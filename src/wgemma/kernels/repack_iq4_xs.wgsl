@@ -1,5 +1,5 @@
-// IQ4_XS (136 bytes): d f16; 16 bits, two for each sub-block's scale, above four more in the next 4 bytes; 128 bytes, 16
-// for each sub-block, as in Q4_0. Scales are stored 32 higher.
+// IQ4_XS (136 bytes): d f16; 16 bits, two for each sub-block's scale, above four more in the next 4 bytes; 128 bytes,
+// 16 for each sub-block, as in Q4_0. Scales are stored 32 higher.
 
 fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 136u;

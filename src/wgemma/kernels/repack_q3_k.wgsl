@@ -1,6 +1,6 @@
-// Q3_K (110 bytes): 32 bytes of high bits (bit s of byte l: element l of sub-block s); 64 bytes of low two bits; 12 bytes of
-// scales; d f16. Scale i of 16 is nibble i of eight bytes (all low ones first), and above it bits 2 (i / 4) of byte
-// 8 + i % 4; it is stored 32 higher.
+// Q3_K (110 bytes): 32 bytes of high bits (bit s of byte l: element l of sub-block s); 64 bytes of low two bits; 12
+// bytes of scales; d f16. Scale i of 16 is nibble i of eight bytes (all low ones first), and above it bits 2 (i / 4) of
+// byte 8 + i % 4; it is stored 32 higher.
 
 fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 110u;

@@ -1,5 +1,5 @@
-// Weights that are scale · (code − OFFSET), with a scale per 16: scales_of(raw) gives those of the first and of the last
-// sixteen, codes_of(raw) the codes.
+// Weights that are scale · (code − OFFSET), with a scale per 16: scales_of(raw) gives those of the first and of the
+// last sixteen, codes_of(raw) the codes.
 
 fn decode(raw: Raw) -> Block {
   let w = numbers(codes_of(raw), OFFSET);
