@@ -4,6 +4,8 @@ For every kernel, form and shape: its time, the bytes it must move and the opera
 adapter's peak bandwidth and arithmetic, both measured first. Shapes are those of E2B, E4B, 26B-A4B and 31B in Q4_K_M;
 weights are random. A kernel that reads weights once cycles through copies of them, so that no cache holds them.
 
+`--types` compares the weight types instead: for each, the speed of one row, of a few and of many relative to Q4_K's.
+
 `--keep bench/results` records each kernel's best time on this adapter, with the date (stopwatch.py describes the
 timing).
 """
@@ -11,8 +13,9 @@ timing).
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,9 @@ from wgemma.model.adapters import NEVER
 from wgemma.model.attention import SPLITS, few_shape, heads_together, keys_at_a_time, many_form, slices
 from wgemma.model.attention_tile import QUERIES, split_of
 from wgemma.model.attention_tile import tile_shape as attention_shape
-from wgemma.model.forms import FEW, THREADS, tile_shape
+from wgemma.model.forms import FEW, MIDDLE, THREADS, tile_shape
 from wgemma.model.matmul import AT_ONCE, Choices, Groups, Matmuls, Precision, Result
+from wgemma.model.planes import PLANES
 from wgemma.model.rotary import rotary_tables
 from wgemma.model.rows import pages_of
 from wgemma.model.weights import Matrix, MatrixPart
@@ -66,6 +70,7 @@ MANY_HEADS = [*HEADS, ("31B", "sliding", 32, 16, 256, 1024)]
 DEPTHS = (512, 4096, 16384)
 CROWDS = (("gate/up", "Q4_K"), ("down", "Q8_0"))  # of 26B-A4B's experts
 RANK = 16
+TYPED = [("E2B", "gate/up"), ("31B", "gate/up")]  # matrices for --types
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
 
 
@@ -83,11 +88,19 @@ class Figure:
     tflop_per_s: float
     of_stream: float
     of_arithmetic: float
+    of_q4_k: float | None = None  # the speed of the same product in Q4_K
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME", help="kernels whose name begins so: tile, tile_back, matvec, low, …")
+    parser.add_argument(
+        "--types",
+        nargs="?",
+        const=",".join(PLANES),
+        metavar="TYPE,…",
+        help="compare these weight types, or all, to Q4_K",
+    )
     parser.add_argument("--quick", action="store_true", help="small shapes, to see that everything runs")
     parser.add_argument("--rows", type=int, default=512, help="of tile and tile_back (default: 512)")
     parser.add_argument("--repeat", type=int, default=10)
@@ -99,12 +112,14 @@ def main() -> None:
     print(f"{device.info.name}: {bench.stream / 1e9:.1f} GB/s, {bench.watch.arithmetic / 1e12:.2f} TFLOP/s")
     print(
         f"{'kernel':14} {'form':18} {'shape':40} {'µs':>10} {'MB':>8} {'GB/s':>7} {'':>4} {'GFLOP':>8} {'TFLOP/s':>7}"
+        + (f" {'':>4} {'of Q4_K':>7}" if options.types else "")
     )
     figures = []
-    for figure in bench.all(options.only or ""):
+    for figure in bench.types(options.types.split(",")) if options.types else bench.all(options.only or ""):
         figures.append(figure)
         moved = f"{figure.megabytes:8.2f} {figure.gb_per_s:7.1f} {figure.of_stream:4.0%}"
         done = f"{figure.gigaflop:8.3f} {figure.tflop_per_s:7.3f} {figure.of_arithmetic:4.0%}"
+        done += "" if figure.of_q4_k is None else f" {figure.of_q4_k:7.0%}"
         print(
             f"{figure.kernel:14} {figure.form:18} {figure.shape:40} {figure.microseconds:10.1f} {moved} {done}",
             flush=True,
@@ -144,6 +159,35 @@ class Bench:
                 yield from (figure for figure in make() if figure.kernel.startswith(only))
 
     # -- products
+
+    def types(self, kinds: Sequence[str]) -> Iterator[Figure]:
+        """One row, some, and many, of every type, recorded as the decoder does."""
+        for model, what, _, columns, count in MATRICES:
+            if (model, what) not in TYPED[:1] + ([] if self.quick else TYPED[1:]):
+                continue
+            columns, count = (256, 128) if self.quick else (columns, count)
+            for rows, precision in product((1, 16, self.rows), PRECISIONS):
+                best = self._typed("Q4_K", model, what, columns, count, rows, precision)
+                yield replace(best, of_q4_k=1.0)
+                for kind in (kind for kind in kinds if kind != "Q4_K"):
+                    figure = self._typed(kind, model, what, columns, count, rows, precision)
+                    yield replace(figure, of_q4_k=best.microseconds / figure.microseconds)
+
+    def _typed(
+        self, kind: str, model: str, what: str, columns: int, count: int, rows: int, precision: Precision
+    ) -> Figure:
+        with Lab(self.device, 1) as lab:
+            copies = self._copies(lab, kind, columns, count) if rows == 1 else [self._matrix(lab, kind, columns, count)]
+            n = copies[0].rows
+            x, y, room = self._numbers(lab, rows * columns), lab.out(rows * n), lab.out(rows * columns // 32 * 20)
+            result = Result(y, bytes=room if rows <= MIDDLE[1] else None, rounded=room if rows > MIDDLE[1] else None)
+            matmuls, tape = Matmuls(self.device, EPS, precision), Tape(self.device, "bench")
+            for matrix in copies:
+                matmuls.linear(tape, matrix, rows, x, result)
+            (kernel,) = {d.kernel.name for d in tape.commands if isinstance(d, Dispatch)} - {"to_bytes"}
+            size = nbytes(copies[0]) + 4 * rows * (columns + n)
+            shape = f"{model} {what} {columns}→{n} {rows} rows"
+            return self._figure(kernel, f"{kind} {precision}", shape, tape, size, 2 * rows * columns * n)
 
     def matvec(self) -> Iterator[Figure]:
         """One row and eight, with every matrix, exact and fast."""
@@ -240,7 +284,7 @@ class Bench:
                     shape = f"{model} {what} {columns}→{matrix.rows} {rows} rows"
                     for form, constants in self._forms(rows):
                         tape = Tape(self.device, "bench")
-                        constants["TYPE"] = matrix.planes.reader
+                        constants |= matrix.planes.read_constants
                         self._tile(tape, kernel, matrix, rows, x, y, constants)
                         yield self._figure(
                             kernel, f"{kind} {form}", shape, tape, size, 2 * rows * columns * matrix.rows

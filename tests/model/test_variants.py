@@ -18,6 +18,7 @@ from wgemma.files.quants import BY_NAME
 from wgemma.gpu.native import NativeDevice
 from wgemma.reference.decoder import Reference
 from wgemma.reference.dequantize import dequantize
+from wgemma.reference.lab import random_blocks
 from wgemma.reference.quantize import quantize
 
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -37,10 +38,7 @@ def as_type(raw: bytes, shape: tuple[int, ...], kind: str) -> bytes:
         return quantize(values, kind).tobytes()
     if kind in ("Q5_0", "Q5_1"):
         return oracle.quants.quantize(values, oracle.GGMLQuantizationType[kind]).tobytes()
-    block = BY_NAME[kind]
-    blocks = np.random.default_rng(1).integers(0, 256, (values.size // block.elements, block.nbytes), np.uint8)
-    blocks[:, :4] = np.array([2e-4, 2e-3], np.float16).view(np.uint8)
-    return blocks.tobytes()
+    return random_blocks(np.random.default_rng(1), kind, values.size // BY_NAME[kind].elements).tobytes()
 
 
 def check(path: Path, device: NativeDevice) -> None:
@@ -62,7 +60,11 @@ def rewritten(shared: Path, tmp_path: Path, model: str, change: Callable[[Tensor
     return path
 
 
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_K"])
+KINDS = ["F32", "BF16", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+KINDS += ["IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "MXFP4"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_weight_type_computes_everywhere(shared: Path, gpu: NativeDevice, tmp_path: Path, kind: str) -> None:
     def change(tensors: Tensors) -> Tensors:
         elements = BY_NAME[kind].elements

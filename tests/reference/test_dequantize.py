@@ -14,13 +14,15 @@ from wgemma.reference.dequantize import DEQUANTIZERS, dequantize
 # Where the half-precision scales of a block stand; formats not listed have none.
 HALF_SCALES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
 }  # fmt: skip
 
 
-def random_blocks(kind: str, count: int) -> NDArray[np.uint8]:
+def random_blocks(kind: str, count: int, rng: np.random.Generator | None = None) -> NDArray[np.uint8]:
     """Blocks of random bytes, their scales too, but for the half-precision ones an exponent that keeps them finite."""
-    blocks = np.random.default_rng(sum(kind.encode())).integers(0, 256, (count, BY_NAME[kind].nbytes), dtype=np.uint8)
+    rng = rng or np.random.default_rng(sum(kind.encode()))
+    blocks = rng.integers(0, 256, (count, BY_NAME[kind].nbytes), dtype=np.uint8)
     for at in HALF_SCALES.get(kind, ()):
         blocks[:, at + 1] &= 0xBF
     return blocks
@@ -38,6 +40,15 @@ def test_random_blocks_are_bit_exact(kind: str) -> None:
     values = dequantize(blocks, kind)
     assert values.dtype == np.float32
     assert values.view(np.uint32).tolist() == by_gguf(blocks, kind).view(np.uint32).tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(DEQUANTIZERS) - {"F32", "F16", "BF16"}))
+def test_a_million_random_blocks_are_bit_exact(kind: str) -> None:
+    rng, step = np.random.default_rng(sum(kind.encode())), 20_000
+    for _ in range(0, 1_000_000, step):
+        blocks = random_blocks(kind, step, rng)
+        assert dequantize(blocks, kind).tobytes() == by_gguf(blocks, kind).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])

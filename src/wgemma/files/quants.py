@@ -36,6 +36,8 @@ BLOCK_FORMATS: tuple[BlockFormat, ...] = (
     BlockFormat("Q4_K", 12, 256, 144),
     BlockFormat("Q5_K", 13, 256, 176),
     BlockFormat("Q6_K", 14, 256, 210),
+    BlockFormat("IQ3_XXS", 18, 256, 98),
+    BlockFormat("IQ3_S", 21, 256, 110),
     BlockFormat("IQ4_NL", 20, 32, 18),
     BlockFormat("IQ4_XS", 23, 256, 136),
     BlockFormat("MXFP4", 39, 32, 17),
@@ -53,6 +55,6 @@ BY_NAME: dict[str, BlockFormat] = {block.name: block for block in BLOCK_FORMATS}
 
 # Types ggml has and wgemma does not, so that errors can name them.
 UNSUPPORTED_NAMES: dict[int, str] = {
-    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
-    21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 41: "Q1_0",
+    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 19: "IQ1_S",
+    22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 41: "Q1_0",
 }  # fmt: skip

@@ -14,15 +14,16 @@ fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
 }
 
 //#if QUICK
+//#include two_tails
 fn bytes_of(raw: Raw) -> Codes {
   return codes_of(raw);
 }
 
-fn tails_of(raw: Raw) -> vec2<f32> {
+fn tails_of(raw: Raw) -> Tails {
   return dm_of(raw);
 }
 
-fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+fn weighed(tails: Tails, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
   return tails.x * (scale * f32(both.x + both.y)) + tails.y * (sums.x + sums.y);
 }
 //#endif

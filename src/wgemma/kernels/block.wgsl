@@ -6,7 +6,7 @@
 // and with QUICK, of the types that are codes themselves, what their product with a block of bytes takes:
 //
 //   bytes_of(raw) -> Codes        the codes, a byte each
-//   tails_of(raw) -> vec2<f32>    what they are multiplied with
+//   tails_of(raw) -> Tails        what they are multiplied with; as_four and from_four pack it into a vector and back
 //   weighed(tails, both, scale, sums) -> f32   the product, of Σ code · byte over the first and over the last sixteen
 //
 // row_blocks() is K / 32 (blocks.wgsl).

@@ -3,45 +3,15 @@
 //   codes  [N, K/32]      vec4<u32>   codes.wgsl
 //   scales [N · K/32 / 2] u32         d as f16, two neighbouring blocks to a word
 
-//#include codes
-@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read> scales: array<u32>;
+//#include half_scale
+const OFFSET = 8.0;
 
-struct Raw {
-  q: vec4<u32>,
-  halves: u32,
-  shift: u32,
-}
-
-fn fetch(row: u32, block: u32) -> Raw {
-  let at = row * row_blocks() + block;
-  return Raw(codes[at], scales[at >> 1u], (at & 1u) * 16u);
-}
-
-fn decode(raw: Raw) -> Block {
-  let w = numbers(nibbles(raw.q), 8.0);
-  let d = scale_of(raw);
-  return Block(d * w.a, d * w.b, d * w.c, d * w.d, d * w.e, d * w.f, d * w.g, d * w.h);
-}
-
-fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
-  return scale_of(raw) * dot_block(numbers(nibbles(raw.q), 8.0), x);
+fn codes_of(raw: Raw) -> Codes {
+  return nibbles(raw.q);
 }
 
 fn scale_of(raw: Raw) -> f32 {
   return unpack2x16float(raw.halves >> raw.shift).x;
 }
 
-//#if QUICK
-fn bytes_of(raw: Raw) -> Codes {
-  return nibbles(raw.q);
-}
-
-fn tails_of(raw: Raw) -> vec2<f32> {
-  return vec2<f32>(scale_of(raw), 0.0);
-}
-
-fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
-  return tails.x * (scale * f32(both.x + both.y) - 8.0 * (sums.x + sums.y));
-}
-//#endif
+//#include centred

@@ -5,8 +5,10 @@
 //                                      of element 16i + 4k + j in bits 8j + 2k of word i
 
 //#include codes
+//#include two_bits
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<u32>;
+const OFFSET = 32.0;
 
 struct Raw {
   q: vec4<u32>,
@@ -29,39 +31,12 @@ fn scales_of(raw: Raw) -> vec2<f32> {
   return bitcast<f32>(raw.d) * vec2<f32>(unpack4xI8(raw.pairs >> raw.shift).xy);
 }
 
-// The high bits of four elements each, in place above their nibbles.
-fn upper(bits: u32) -> vec4<u32> {
-  return ((vec4<u32>(bits) >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(0x03030303u)) << vec4<u32>(4u);
-}
-
 fn codes_of(raw: Raw) -> Codes {
   let c = nibbles(raw.q);
-  return Codes(c.low | upper(raw.high.x), c.high | upper(raw.high.y));
+  return Codes(
+    c.low | (pairs_of_bits(raw.high.x) << vec4<u32>(4u)),
+    c.high | (pairs_of_bits(raw.high.y) << vec4<u32>(4u)),
+  );
 }
 
-fn decode(raw: Raw) -> Block {
-  let w = numbers(codes_of(raw), 32.0);
-  let d = scales_of(raw);
-  return Block(d.x * w.a, d.x * w.b, d.x * w.c, d.x * w.d, d.y * w.e, d.y * w.f, d.y * w.g, d.y * w.h);
-}
-
-fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
-  let w = numbers(codes_of(raw), 32.0);
-  let d = scales_of(raw);
-  return d.x * (dot(w.a, x.a) + dot(w.b, x.b) + dot(w.c, x.c) + dot(w.d, x.d))
-    + d.y * (dot(w.e, x.e) + dot(w.f, x.f) + dot(w.g, x.g) + dot(w.h, x.h));
-}
-
-//#if QUICK
-fn bytes_of(raw: Raw) -> Codes {
-  return codes_of(raw);
-}
-
-fn tails_of(raw: Raw) -> vec2<f32> {
-  return scales_of(raw);
-}
-
-fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
-  return dot(tails, scale * vec2<f32>(both) - 32.0 * sums);
-}
-//#endif
+//#include sixteens

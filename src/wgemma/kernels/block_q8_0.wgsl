@@ -28,26 +28,14 @@ fn unscaled(raw: Raw) -> Block {
   return numbers(Codes(raw.low ^ vec4<u32>(0x80808080u), raw.high ^ vec4<u32>(0x80808080u)), 128.0);
 }
 
-fn decode(raw: Raw) -> Block {
-  let w = unscaled(raw);
-  let d = scale_of(raw);
-  return Block(d * w.a, d * w.b, d * w.c, d * w.d, d * w.e, d * w.f, d * w.g, d * w.h);
-}
-
-fn dot32(raw: Raw, x: Block, sum: f32) -> f32 {
-  return scale_of(raw) * dot_block(unscaled(raw), x);
-}
+//#include one_scale
 
 //#if QUICK
 fn bytes_of(raw: Raw) -> Codes {
   return Codes(raw.low, raw.high);
 }
 
-fn tails_of(raw: Raw) -> vec2<f32> {
-  return vec2<f32>(scale_of(raw), 0.0);
-}
-
-fn weighed(tails: vec2<f32>, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
+fn weighed(tails: Tails, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
   return tails.x * (scale * f32(both.x + both.y));
 }
 //#endif

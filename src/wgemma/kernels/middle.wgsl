@@ -39,6 +39,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
+//#include held_levels
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 //#if ROUNDS
 @group(0) @binding(4) var<storage, read_write> bytes: array<vec4<u32>>;
@@ -79,7 +80,7 @@ fn put_w(at: u32, raw: Raw) {
   let codes = bytes_of(raw);
   room[at] = codes.low;
   room[at + 1u] = codes.high;
-  room[at + 2u] = bitcast<vec4<u32>>(vec4<f32>(tails_of(raw), 0.0, 0.0));
+  room[at + 2u] = bitcast<vec4<u32>>(as_four(tails_of(raw)));
 //#else
   let w = decode(raw);
   room[at] = bitcast<vec4<u32>>(w.a);
@@ -113,6 +114,7 @@ fn main(
   @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
   @builtin(local_invocation_index) thread: u32,
 ) {
+  hold_levels(thread);
   let begin = group.z * params.blocks / groups.z;
   let end = (group.z + 1u) * params.blocks / groups.z;
   let crew = thread / CREW;
@@ -166,7 +168,7 @@ fn main(
 //#if QUICK
 //#for c in 4
       let codes{{c}} = Codes(room[w_at + {{c}}u * ACROSS * {{W_PARTS}}u], room[w_at + {{c}}u * ACROSS * {{W_PARTS}}u + 1u]);
-      let tails{{c}} = bitcast<vec2<f32>>(room[w_at + {{c}}u * ACROSS * {{W_PARTS}}u + 2u].xy);
+      let tails{{c}} = from_four(bitcast<vec4<f32>>(room[w_at + {{c}}u * ACROSS * {{W_PARTS}}u + 2u]));
 //#endfor
 //#for j in EACH
 //#if EXPERTS

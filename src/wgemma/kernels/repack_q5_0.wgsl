@@ -12,15 +12,8 @@ fn repack(block: u32, goal: u32) {
   let m = pack2x16float(vec2<f32>(0.0, -16.0 * bitcast<f32>(widen(d)))) & 0xffff0000u;
   let dm = d | m;
 //#endif
-  for (var i = 0u; i < 4u; i++) {
-    var part = 0u;
-    for (var j = 0u; j < 8u; j++) {
-      let element = 8u * i + j;
-      let b = byte(at + 6u + (element & 15u));
-      part |= nibble(j, (b >> ((element >> 4u) * 4u)) & 15u);
-    }
-    codes[goal * 4u + i] = part;
-  }
+  put_nibbles(goal, at + 6u);
   scales[goal * 2u] = word(at + 2u);
   scales[goal * 2u + 1u] = dm;
 }
+//#include put_nibbles

@@ -24,6 +24,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
+//#include held_levels
 @group(0) @binding(3) var<storage, read> bytes: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 //#include tile_experts
@@ -32,7 +33,7 @@ const STEP = {{THREADS}}u / 8u;  // between the rows of one thread
 
 var<workgroup> w_low: array<vec4<u32>, 64>;
 var<workgroup> w_high: array<vec4<u32>, 64>;
-var<workgroup> w_tails: array<vec2<f32>, 64>;
+var<workgroup> w_tails: array<Tails, 64>;
 var<workgroup> x_low: array<vec4<u32>, {{ROWS}}>;
 var<workgroup> x_high: array<vec4<u32>, {{ROWS}}>;
 var<workgroup> x_tails: array<vec4<u32>, {{ROWS}}>;
@@ -47,6 +48,7 @@ fn main(
   @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
   @builtin(local_invocation_index) thread: u32,
 ) {
+  hold_levels(thread);
   let begin = group.z * params.blocks / groups.z;
   let end = (group.z + 1u) * params.blocks / groups.z;
   let column = thread % 8u;  // columns column, column + 8, … of the tile

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from wgemma.errors import ModelError
 from wgemma.files.adapter_pairs import not_a_model
 from wgemma.files.gguf import Gguf, Tensor
+from wgemma.model.planes import PLANES
 
 T = TypeVar("T", int, float)
 
@@ -21,7 +22,7 @@ OTHER_PARTS = {
     "clip": " This is a projector for images and audio: load it beside a gemma4 model.",
 }
 
-MATRIX_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+MATRIX_TYPES = tuple(PLANES)
 VECTOR_TYPES = ("F32", "F16", "BF16")
 
 # Far above any real model, and low enough that no product of two of them overflows anything.

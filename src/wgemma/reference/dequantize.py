@@ -7,10 +7,12 @@ Notation: x[i] is element i of a block; `d:f16 @0` is a half-precision number at
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wgemma.files.grids import GRIDS
 from wgemma.files.quants import BY_NAME
 
 Bytes = NDArray[np.uint8]
@@ -21,6 +23,9 @@ E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 # The unevenly spaced levels of IQ4_NL and IQ4_XS.
 IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
+
+# What the levels of IQ3_XXS stand for; those of IQ3_S are 1, 3, … 15.
+IQ3_LEVELS = np.array([4, 12, 20, 28, 36, 44, 52, 62], dtype=np.float32)
 
 
 def dequantize(raw: bytes | memoryview | Bytes, kind: str, shape: tuple[int, ...] | None = None) -> Floats:
@@ -176,6 +181,42 @@ def _q6_k(blocks: Bytes) -> Floats:
     return _scaled(scales, (low | high << 4).astype(np.int8) - 32)
 
 
+def _levels(kind: str, entries: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """The four levels of every entry of a grid, on the last axis: [blocks, n] → [blocks, 4n]."""
+    four: NDArray[np.int64] = np.array(GRIDS[kind])[entries][..., None] >> np.arange(0, 12, 3) & 7
+    return four.reshape(len(entries), -1)
+
+
+def _signed(values: Floats, negative: Bytes) -> Floats:
+    """values[i], below zero where bit i of `negative` is set, low bits first."""
+    return np.where(np.unpackbits(negative, axis=1, bitorder="little"), -values, values)
+
+
+def _iq3_xxs(blocks: Bytes) -> Floats:
+    """d:f16 @0, entries[64] @2, w:u32[8] @66; 8 sub-blocks of 32, eight entries of the grid each.
+
+    signs[4s + i] = (w[s] >> 7i) & 127 | parity << 7, so that their number is even;  scale[s] = w[s] >> 28
+    x = d · (scale + 1/2) / 2 · ±IQ3_LEVELS[level]
+    """
+    words = np.ascontiguousarray(blocks[:, 66:]).view("<u4")
+    seven = (words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127).astype(np.uint8).reshape(-1, 32)
+    parity = np.bitwise_xor.reduce(_fields(seven[..., None], 1), axis=-2)[..., 0]
+    scales = _f16(blocks, 0) * ((words >> 28).astype(np.float32) + np.float32(0.5)) * np.float32(0.5)
+    return _scaled(scales, _signed(IQ3_LEVELS[_levels("IQ3_XXS", blocks[:, 2:66])], seven | parity << 7))
+
+
+def _iq3_s(blocks: Bytes) -> Floats:
+    """d:f16 @0, entries[64] @2, ninth[8] @66, signs[32] @74, scales[4] @106; 8 sub-blocks of 32, eight entries each.
+
+    entry[8s + i] = entries[8s + i] | (bit i of ninth[s]) << 8;  scale[s] = nibble s of scales (low, high, low, …)
+    x = d · (2 · scale + 1) · ±(2 · level + 1)
+    """
+    ninth = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little").astype(np.int64)
+    values = (2 * _levels("IQ3_S", blocks[:, 2:66] | ninth << 8) + 1).astype(np.float32)
+    scales = _f16(blocks, 0) * (2 * _fields(blocks[:, 106:, None], 4).reshape(-1, 8) + 1).astype(np.float32)
+    return _scaled(scales, _signed(values, blocks[:, 74:106]))
+
+
 def _iq4_nl(blocks: Bytes) -> Floats:
     """d:f16 @0, qs[16] @2.  x = d · IQ4_LEVELS[nibble as in Q4_0]."""
     return _f16(blocks, 0) * IQ4_LEVELS[_nibbles(blocks[:, 2:])]
@@ -230,6 +271,8 @@ DEQUANTIZERS: dict[str, Callable[[Bytes], Floats]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ3_XXS": _iq3_xxs,
+    "IQ3_S": _iq3_s,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,

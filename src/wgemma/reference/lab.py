@@ -38,14 +38,22 @@ EXACT = 0.0  # dequantising rounds at most once, as the twin does
 THREADS = 256  # per workgroup, if the kernel lets the decoder choose
 
 # Offsets of a block's f16 scales and their approximate size, so that weights are well below one.
-_SCALES: dict[str, tuple[tuple[int, ...], float]] = {
+SCALES: dict[str, tuple[tuple[int, ...], float]] = {
     "Q4_0": ((0,), 0.02),
+    "Q4_1": ((0, 2), 0.02),
     "Q5_0": ((0,), 0.01),
     "Q5_1": ((0, 2), 0.01),
     "Q8_0": ((0,), 0.001),
+    "Q2_K": ((80, 82), 3e-3),
+    "Q3_K": ((108,), 1e-3),
     "Q4_K": ((0, 2), 3e-4),
     "Q5_K": ((0, 2), 2e-4),
     "Q6_K": ((208,), 5e-5),
+    "IQ3_XXS": ((0,), 3e-4),
+    "IQ3_S": ((0,), 3e-4),
+    "IQ4_NL": ((0,), 1e-3),
+    "IQ4_XS": ((0,), 5e-5),
+    "MXFP4": ((), 0.0),
 }
 
 
@@ -111,6 +119,18 @@ def case(body: Callable[..., Outcome], quick: bool, kernel: str = "", **options:
 def widths(kind: str) -> tuple[int, int, int]:
     """A narrow, a medium and a wide K that the type allows; the wide one takes more than one slice in matvec."""
     return (256, 768, 2304) if PLANES[kind].span == 256 else (32, 288, 2112)
+
+
+def random_blocks(rng: np.random.Generator, kind: str, count: int) -> NDArray[np.uint8]:
+    """Blocks of a quantised type, [count, nbytes]: any codes, and scales of a sensible size."""
+    blocks = rng.integers(0, 256, (count, BY_NAME[kind].nbytes), dtype=np.uint8)
+    offsets, unit = SCALES[kind]
+    for at in offsets:
+        d = unit * rng.uniform(0.5, 1.5, count) * rng.choice([-1, 1], count)
+        blocks[:, at : at + 2] = d.astype("<f2")[:, None].view(np.uint8)
+    if kind == "MXFP4":  # exponents of scales around 0.01
+        blocks[:, 0] = rng.integers(118, 125, count)
+    return blocks
 
 
 class Lab:
@@ -207,17 +227,14 @@ class Lab:
 
     def raw(self, kind: str, rows: int, columns: int) -> NDArray[np.uint8]:
         """The bytes of random rows, [rows, row bytes]: any codes, with some scales subnormal or zero."""
-        if kind not in _SCALES:
+        if kind not in SCALES:
             values = self.normal(rows, columns, scale=0.05)
             values[:, ::7] *= np.float32(1e-4)  # subnormal as f16
             return quantize(values, kind)
-        block = BY_NAME[kind]
-        blocks = self.rng.integers(0, 256, (rows * columns // block.elements, block.nbytes), dtype=np.uint8)
-        offsets, unit = _SCALES[kind]
-        for at in offsets:
-            d = unit * self.rng.uniform(0.5, 1.5, len(blocks)) * self.rng.choice([-1, 1], len(blocks))
-            d[2::5] = 2.0**-24 * self.rng.integers(0, 1024, d[2::5].shape)
-            blocks[:, at : at + 2] = d.astype("<f2")[:, None].view(np.uint8)
+        blocks = random_blocks(self.rng, kind, rows * columns // BY_NAME[kind].elements)
+        for at in SCALES[kind][0]:
+            odd = 2.0**-24 * self.rng.integers(0, 1024, blocks[2::5].shape[0])
+            blocks[2::5, at : at + 2] = odd.astype("<f2")[:, None].view(np.uint8)
         return blocks.reshape(rows, -1)
 
     def weights(self, kind: str, rows: int, columns: int, most: int = 0) -> tuple[Matrix, Array]:
@@ -277,7 +294,7 @@ class Lab:
             params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": 1.0}
             params |= {"by_index": False, "pads": False}
             grid = [-(-matrix.blocks // 64), matrix.rows]
-            self.run("embed", grid, bindings, params, {"TYPE": matrix.planes.reader})
+            self.run("embed", grid, bindings, params, matrix.planes.read_constants)
         return self.read(y)
 
 

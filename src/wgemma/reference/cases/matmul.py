@@ -61,7 +61,7 @@ def _matvec_cases() -> Iterator[Case]:
             yield case(_matvec, False, kind="Q8_0", rows=3, n=33, columns=288, lanes=lanes, extreme=extreme)
     for kind in (kind for kind, planes in PLANES.items() if planes.quick):
         for columns in widths(kind):
-            quick = kind in ("Q4_K", "Q6_K", "Q8_0")
+            quick = kind in ("Q2_K", "Q4_K", "Q6_K", "Q8_0", "IQ4_NL")
             yield case(_matvec, quick, kind=kind, rows=2, n=67, columns=columns, lanes=8, largest=EIGHT_BITS)
     for slices in (16, 48, 64):
         yield case(_matvec, False, kind="Q4_K", rows=2, n=67, columns=2304, lanes=16, slices=slices, source="norm")

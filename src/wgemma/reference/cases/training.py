@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wgemma.model.forms import tile_back_form
-from wgemma.model.planes import PLANES
+from wgemma.model.planes import TRAINABLE
 from wgemma.reference import backward_twins as twins
 from wgemma.reference.backward_twins import Step, Targets
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, takes, untouched, widths
@@ -50,7 +50,7 @@ def _tile_back_cases() -> Iterator[Case]:
         (130, 65, 96),
     ):
         yield case(_tile_back, rows in (64, 130), kind="Q4_0", rows=rows, n=n, columns=columns)
-    for kind in PLANES:
+    for kind in TRAINABLE:
         narrow, middling, broad = widths(kind)
         yield case(_tile_back, True, kind=kind, rows=70, n=65, columns=middling)
         yield case(_tile_back, False, kind=kind, rows=70, n=130, columns=narrow, most=50)

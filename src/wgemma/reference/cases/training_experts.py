@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from wgemma.gpu.device import Binding
-from wgemma.model.planes import PLANES
+from wgemma.model.planes import TRAINABLE
 from wgemma.reference import experts_back_twins as back
 from wgemma.reference import twins
 from wgemma.reference.lab import EPS, F32, THREADS, Case, Lab, Outcome, case, framed, widths
@@ -53,7 +53,7 @@ def _experts_norm_back(lab: Lab, rows: int, columns: int, slots: int, extreme: s
 
 
 def _expert_cases() -> Iterator[Case]:
-    for kind in PLANES:
+    for kind in TRAINABLE:
         narrow, middling, wide = widths(kind)
         yield case(_experts_back, True, kind=kind, rows=3, n=10, columns=middling, per_slot=True, add=False)
         yield case(_experts_back, kind == "Q4_0", kind=kind, rows=2, n=35, columns=narrow, per_slot=False, add=True)
