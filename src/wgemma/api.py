@@ -310,7 +310,7 @@ class Model(Answering, Perceiving, Computing):
     ) -> "TrainingResult":
         """`finetune`, for code that runs in an event loop; `data` may be a prepared `Task`, which has its own folder
         and settings."""
-        from wgemma.train.finetune import Task, finetune, prepare_task, refuse_adapted
+        from wgemma.train.finetune import Task, finetune, prepare_task, refuse_adapted, refuse_types
         from wgemma.train.fitting import open_learner
 
         self._turns.check()
@@ -321,6 +321,7 @@ class Model(Answering, Perceiving, Computing):
         check_cancel(cancel)
         engine = self.backend.runner.engine
         refuse_adapted(self._files)
+        refuse_types(engine.gguf)
         task = data
         if not isinstance(task, Task):
             task = await prepare_task(

@@ -11,6 +11,11 @@ import pytest
 from face import Face, Floats
 from numpy.typing import NDArray
 
+from random_weights import randomised
+from wgemma.files.gguf import Gguf
+from wgemma.model.planes import PLANES
+from wgemma.reference.decoder import Reference
+
 HELLO = [{"role": "user", "content": "Hello there, what is it like?"}]
 
 
@@ -91,6 +96,58 @@ def test_the_kernels_of_real_gpus_give_the_same_logits(lab: Callable[[str], Any]
         got = np.frombuffer(base64.b64decode(text), np.float32).reshape(count, -1)
         assert errors(got, golden[:count]).max() <= 2e-3
     assert {"matvec", "tile"} <= set(used) and "direct" not in used
+
+
+TYPES = ("Q2_K", "Q3_K", "Q4_1", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "MXFP4")
+
+
+def test_weights_of_every_rare_type_give_the_oracles_logits(
+    lab: Callable[[str], Any], server: Any, shared: Path, tmp_path: Path
+) -> None:
+    path = randomised(shared / "models/tiny-e2b-F16.gguf", tmp_path / "rare.gguf", *TYPES)
+    ids = sequence(shared / "tiny-e2b", "short")
+    with Gguf.open(path) as gguf:
+        assert {tensor.type for tensor in gguf.tensors.values()} >= set(TYPES)
+        expected = Reference(gguf).logits(ids)
+    *told, _ = lab(LIKE_A_GPU % (server.offer(path), [ids[:4], ids]))
+    for text, count in zip(told, (4, len(ids)), strict=True):
+        got = np.frombuffer(base64.b64decode(text), np.float32).reshape(count, -1)
+        assert errors(got, expected[:count]).max() <= 2e-3
+
+
+# Every kernel that reads weights, for every type, as a GPU would compile it.
+COMPILE = """
+import json
+
+import lab
+from wgemma.gpu.browser import BrowserDevice
+from wgemma.model.forms import direct_form, matvec_form, middle_form, tile_form
+from wgemma.model.planes import PLANES
+from wgemma.model.weights import Matrix
+
+device = await BrowserDevice.open(lab.openGpu, "")
+for kind, planes in PLANES.items():
+    device.kernel("repack", planes.repack_constants)
+    device.kernel("embed", planes.read_constants)
+    device.kernel("direct", direct_form(device) | planes.read_constants)
+    device.kernel("tile", tile_form(64, 1024) | planes.read_constants)
+    for quick in (False, True) if planes.quick else (False,):
+        matrix = Matrix(kind, 1024, 768, ())
+        for kernel in ("matvec", "experts_matvec"):
+            device.kernel(kernel, matvec_form(device, matrix, kernel, quick=quick))
+        form, _ = middle_form(device, 8, 1024, 24, quick=quick)
+        device.kernel("middle", form | planes.read_constants)
+    if planes.quick:
+        device.kernel("tile_bytes", tile_form(64, 1024) | planes.read_constants | {"QUICK": True})
+    await device.confirm()
+json.dumps([len(PLANES), len(device._kernels)])
+"""
+
+
+@pytest.mark.slow
+def test_every_weight_type_compiles_in_every_kernel(lab: Callable[[str], Any]) -> None:
+    types, kernels = lab(COMPILE)
+    assert types == len(PLANES) and kernels > 7 * types
 
 
 # -- pictures and sounds

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adapter_maker import adapter, difference, pair
+from random_weights import randomised
 from wgemma.cli import main
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
@@ -184,6 +185,32 @@ def test_one_table_becomes_two_where_they_differ(
         assert new.metadata == old.metadata
         same = old.tensors.keys() - {"token_embd.weight", "blk.0.attn_q.weight"}
         assert all(new.read(name) == old.read(name) for name in same)
+        assert np.isfinite(Reference(new).logits([2, 5, 7])).all()
+
+
+@pytest.mark.parametrize("adapted", [(), ("token_embd",), ("output",)])
+def test_what_cannot_be_written_again_becomes_q8_0(
+    shared: Path, tmp_path: Path, out: Path, adapted: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "base.gguf", "IQ4_XS")
+    made: dict[str, Pair] = {name: pair(256, 1024, seed=len(name)) for name in adapted}
+    query = pair(256, 256)
+    lora = written(adapter(blk__0__attn_q=query, **made), tmp_path / "lora.gguf")
+    assert main(["merge", str(base), lora, "-o", str(out)]) == 0
+    count = f"{1 + len(made)} tensor{'s' if made else ''}"
+    said = f"{count} became Q8_0, because wgemma reads IQ4_XS but does not write it.\n"
+    assert capsys.readouterr().out.endswith(said)
+    changed = {"blk.0.attn_q.weight": query} | {f"{name}.weight": each for name, each in made.items()}
+    with Gguf.open(out) as new, Gguf.open(base) as old:
+        assert new.metadata == old.metadata
+        for name, tensor in new.tensors.items():
+            known = name if name in old.tensors else "token_embd.weight"
+            if name not in changed:
+                assert (tensor.type, new.read(name)) == (old.tensors[known].type, old.read(known))
+            else:
+                expected = values(base, known) + difference(changed[name])
+                assert tensor.type == "Q8_0"
+                assert np.abs(values(out, name) - expected).max() < np.abs(expected).max() / 200
         assert np.isfinite(Reference(new).logits([2, 5, 7])).all()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gguf_writer import write_gguf
+from random_weights import randomised
 from range_server import good, serve
 from wgemma.cli import main
 from wgemma.cli.show import SAMPLE
@@ -38,6 +39,17 @@ def test_the_summary_says_what_matters(capsys: pytest.CaptureFixture[str]) -> No
     assert lines["made"] == "from       gemma4:tiny"
     assert lines["system"].startswith("You are a pirate.")
     assert "temperature 0.3" in lines["settings"]
+
+
+def test_the_mix_of_types_and_the_bits_per_weight_are_shown(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "model.gguf", "IQ4_XS"))
+    record = json.loads(shown(capsys, path, "--json", "--tensors"))
+    bits = 8 * sum(tensor["nbytes"] for tensor in record["tensors"]) / record["parameters"]
+    assert 4.25 < record["bits_per_weight"] == round(bits, 2) < 5
+    line = next(line for line in shown(capsys, path).splitlines() if line.startswith("weights"))
+    assert line.split()[1] == "IQ4_XS" and line.endswith(f"; {bits:.2f} bits per weight")
 
 
 def test_the_towers_are_listed_wherever_they_lie(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gguf_writer import write_gguf
 from wgemma.files.gguf import Gguf
-from wgemma.files.writing import longer_header, replacing
+from wgemma.files.writing import growth, replacing, revised_header
 
 
 def test_a_file_is_there_once_all_of_it_is_written(tmp_path: Path) -> None:
@@ -65,7 +65,8 @@ def test_a_longer_header_holds_one_tensor_more(alignment: int) -> None:
     }  # fmt: skip
     data = write_gguf(metadata, tensors, alignment=alignment)
     old = Gguf.open(data)
-    head, start = longer_header(data, old.tensors["blk.1"], "more", old.tensors["blk.0"], len(data), alignment)
+    added = "more", old.tensors["blk.0"], "F32"
+    head, start = revised_header(data, list(old.tensors.values()), {}, added, len(data), alignment)
     new = Gguf.open(head + data[start:] + bytes(-len(data) % alignment) + bytes(range(16, 32)))
     assert list(new.tensors) == ["blk.0", "blk.1", "more"]
     assert new.metadata == old.metadata
@@ -74,8 +75,24 @@ def test_a_longer_header_holds_one_tensor_more(alignment: int) -> None:
     ]  # fmt: skip
 
 
-def test_a_tensor_that_is_not_the_last_is_noticed() -> None:
+@pytest.mark.parametrize("alignment", [32, 64])
+def test_a_tensor_of_another_type_moves_those_behind_it(alignment: int) -> None:
+    tensors: dict[str, tuple[str, tuple[int, ...], bytes | None]] = {
+        "a": ("F32", (3,), bytes(range(12))), "b": ("F16", (32, 2), bytes(128)), "c": ("F32", (3,), bytes(range(12)))
+    }  # fmt: skip
+    data = write_gguf({"general.alignment": alignment}, tensors, alignment=alignment)
+    old = Gguf.open(data)
+    b = old.tensors["b"]
+    head, start = revised_header(data, list(old.tensors.values()), {"b": "F32"}, None, len(data), alignment)
+    assert growth(b, "F32", alignment) == 128
+    new = Gguf.open(head + data[start : b.offset] + bytes(range(256)) + data[b.offset + b.nbytes :])
+    assert [tensor.type for tensor in new.tensors.values()] == ["F32", "F32", "F32"]
+    assert [new.read(name) for name in new.tensors] == [bytes(range(12)), bytes(range(256)), bytes(range(12))]
+
+
+def test_a_table_of_other_tensors_is_noticed() -> None:
     data = write_gguf({}, {"a": ("F32", (8,), None), "b": ("F32", (8,), None)})
     tensors = Gguf.open(data).tensors
-    with pytest.raises(ValueError, match="a is not the last"):
-        longer_header(data, tensors["a"], "c", tensors["a"], len(data), 32)
+    for wrong in ([tensors["a"]], [tensors["b"], tensors["a"]]):
+        with pytest.raises(ValueError, match="not the table's"):
+            revised_header(data, wrong, {}, None, len(data), 32)

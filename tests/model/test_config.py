@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wgemma.errors import ModelError
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.model.config import Config, find_tensors, text_tensors
+from wgemma.model.planes import PLANES
 
 MODELS = ("tiny-e2b-F16", "tiny-e2b-ollama", "tiny-heads-Q4_K_M", "tiny-12b-F16", "tiny-26b-a4b-Q4_K_M", "tiny-31b-F16")
 PATTERN = "gemma4.attention.sliding_window_pattern"
@@ -334,8 +335,8 @@ def test_every_tensor_that_is_missing_or_misshapen_is_named(header: Opener, mode
 @pytest.mark.parametrize(
     ("name", "kind", "takes"),
     [
-        ("blk.0.attn_q.weight", "IQ4_XS", "F32, F16, BF16, Q4_0, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"),
-        ("token_embd.weight", "Q2_K", "F32, F16, BF16, Q4_0, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"),
+        ("blk.0.attn_q.weight", "NVFP4", ", ".join(PLANES)),
+        ("token_embd.weight", "I8", ", ".join(PLANES)),
         ("blk.2.attn_norm.weight", "Q8_0", "F32, F16, BF16"),
         ("rope_freqs.weight", "I32", "F32, F16, BF16"),
     ],
@@ -377,7 +378,7 @@ VALUES = st.one_of(
     NUMBERS, st.text(max_size=3), st.lists(NUMBERS, max_size=8), st.lists(st.text(max_size=2), max_size=3)
 )
 SHAPES = st.lists(st.one_of(st.integers(1, 4), st.sampled_from([64, 256, 2**40])), min_size=1, max_size=4).map(tuple)
-TYPES = st.sampled_from(["F32", "F16", "Q4_K", "Q8_0", "IQ4_NL", "I32"])
+TYPES = st.sampled_from(["F32", "F16", "Q4_K", "Q8_0", "IQ4_NL", "NVFP4", "I32"])
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

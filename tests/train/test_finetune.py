@@ -15,6 +15,7 @@ import pytest
 
 import wgemma
 from bigram_learner import After, BigramLearner
+from random_weights import randomised
 from wgemma import Tokenizer
 from wgemma.errors import AdapterError, DataError, SettingsError, TrainingError
 from wgemma.files.adapters import read_adapter
@@ -353,6 +354,17 @@ def test_a_model_with_an_adapter_of_its_own_is_not_trained(
     told = pytest.raises(wgemma.ModelError, match="already includes an adapter; train one for gemma4:tiny instead")
     with wgemma.load("someone/mygemma:v1", device=plain) as model, told:
         model.finetune(RECORDS, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["IQ4_XS", "Q3_K", "MXFP4"])
+def test_a_type_that_cannot_be_trained_is_refused_by_name(
+    plain: NativeDevice, shared: Path, tmp_path: Path, kind: str
+) -> None:
+    path = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "model.gguf", kind)
+    told = rf"^token_embd.weight has type {kind}, which wgemma runs but cannot train on. Train on .* this one, too.$"
+    with wgemma.load(path, device=plain) as model, pytest.raises(wgemma.ModelError, match=told):
+        model.finetune(RECORDS, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_gpu_training_is_refused(tmp_path: Path) -> None:

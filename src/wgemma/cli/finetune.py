@@ -29,7 +29,7 @@ from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.checkpoints import steps_saved
 from wgemma.train.data import SHOWN, Data
-from wgemma.train.finetune import Task, TrainingResult, prepare_task, refuse_adapted
+from wgemma.train.finetune import Task, TrainingResult, prepare_task, refuse_adapted, refuse_types
 from wgemma.train.fitting import capacities, estimate
 from wgemma.train.settings import FREE, SCHEDULES, TrainingSettings
 from wgemma.train.trainer import Progress
@@ -137,6 +137,7 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
     files = locate(target)
     refuse_adapted(files)
     with Gguf.open(readable(files.model)) as gguf:
+        refuse_types(gguf)
         context = Config.from_gguf(gguf).context_length
         tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)
     more = {"context": context, "system": files.system, "resume": options.resume, "skip_bad": options.skip_bad}

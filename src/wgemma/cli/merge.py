@@ -1,8 +1,8 @@
 """`wgemma merge MODEL ADAPTER -o out.gguf`: writes the model with the adapter merged in.
 
 The new file is the old one byte for byte, including all metadata, except for the rows an adapter changes: those are
-dequantised, get scale · B · A added, and are requantised to their original type. A table shared by embedding and output
-becomes two if only one of them is adapted.
+dequantised, get scale · B · A added, and are requantised to their original type. A tensor of a type that wgemma can
+only read becomes Q8_0 if it changes. A table shared by embedding and output becomes two if only one of them is adapted.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import locate
 from wgemma.files.paths import user_path
 from wgemma.files.sources import Buffer
-from wgemma.files.writing import ALIGNMENT, longer_header, replacing
+from wgemma.files.writing import ALIGNMENT, growth, replacing, revised_header
 from wgemma.model.config import Config
 from wgemma.reference.dequantize import dequantize
 from wgemma.reference.quantize import QUANTIZERS, quantize
@@ -35,6 +36,7 @@ Floats = NDArray[np.float32]
 
 PIECE = 8 << 20  # bytes copied at a time
 SLAB = 32 << 20  # bytes of float32 worked on at a time
+INSTEAD = "Q8_0"  # what a changed tensor becomes whose type has no quantiser
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -87,17 +89,23 @@ def merge(options: argparse.Namespace) -> int:
         except OSError as error:
             raise Error(f"{options.output} cannot be written: {error.strerror or error}.") from None
         kept = len(gguf.tensors) - len(changes.keys() & gguf.tensors.keys())
-    _report(options, files.name, wanted.name, len(changes), kept, total)
+        retyped = {name: _source(gguf, name).type for name in _retyped(gguf, changes)}
+    counts = {"changed": len(changes), "kept": kept, "size": total}
+    _report(options, {"model": files.name, "adapter": wanted.name, **counts}, retyped)
     return 0
 
 
-def _report(options: argparse.Namespace, model: str, adapter: str, changed: int, kept: int, size: int) -> None:
+def _report(options: argparse.Namespace, facts: dict[str, Any], retyped: Mapping[str, str]) -> None:
     if options.json:
-        facts = {"model": model, "adapter": adapter, "scale": options.scale, "output": str(options.output)}
-        as_json({**facts, "changed": changed, "kept": kept, "size": size})
-    else:
-        counts = f"{counted(changed, 'tensor')} changed, {kept} kept"
-        print(f"{options.output} is {model} with {adapter}: {counts}, {human_bytes(size)}.")
+        as_json({"scale": options.scale, "output": str(options.output), **facts, "retyped": retyped})
+        return
+    counts = f"{counted(facts['changed'], 'tensor')} changed, {facts['kept']} kept"
+    print(f"{options.output} is {facts['model']} with {facts['adapter']}: {counts}, {human_bytes(facts['size'])}.")
+    if retyped:
+        types = ", ".join(sorted(set(retyped.values())))
+        print(
+            f"{counted(len(retyped), 'tensor')} became {INSTEAD}, because wgemma reads {types} but does not write it."
+        )
 
 
 def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple[Path, ...], *, replace: bool) -> int:
@@ -107,12 +115,6 @@ def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple
             f"{gguf.source.name} is in {gguf.parts} parts, and merge wants a single file. "
             "Join them first: llama-gguf-split --merge FIRST-PART OUT.gguf"
         )
-    for name in changes:
-        tensor = gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
-        if tensor.type not in QUANTIZERS:
-            raise AdapterError(
-                f"{name} is {tensor.type}, which wgemma can read but not write; it can write {', '.join(QUANTIZERS)}."
-            )
     if output.is_dir():
         raise Error(f"{output} is a folder; name a file instead.")
     if output.exists():
@@ -122,7 +124,8 @@ def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple
             raise Error(f"{output} already exists. Use --force to overwrite it.")
     if not output.absolute().parent.is_dir():
         raise Error(f"{output.parent} is not a folder; create it first.")
-    total = gguf.source.size
+    retyped, alignment = _retyped(gguf, changes), _alignment(gguf)
+    total = gguf.source.size + sum(growth(_source(gguf, name), INSTEAD, alignment) for name in retyped)
     if _parts(gguf, changes):
         total += gguf.tensors[EMBEDDING].nbytes
     free = shutil.disk_usage(output.absolute().parent).free
@@ -136,28 +139,48 @@ def _parts(gguf: Gguf, changes: Changes) -> bool:
     return OUTPUT not in gguf.tensors and (EMBEDDING in changes or OUTPUT in changes)
 
 
+def _source(gguf: Gguf, name: str) -> Tensor:
+    """The tensor that a changed one is made from."""
+    return gguf.tensors.get(name) or gguf.tensors[EMBEDDING]
+
+
+def _retyped(gguf: Gguf, changes: Changes) -> list[str]:
+    """The changed tensors whose type nobody here can write."""
+    return [name for name in changes if _source(gguf, name).type not in QUANTIZERS]
+
+
 def merged(gguf: Gguf, changes: Changes) -> Iterator[Buffer]:
     """The new file from its first byte to its last."""
     position = 0
-    if _parts(gguf, changes):
-        head, position = _header_with_output(gguf)
+    parts, retyped, alignment = _parts(gguf, changes), _retyped(gguf, changes), _alignment(gguf)
+    if parts or retyped:
+        head, position = _header(gguf, retyped, parts)
         yield head
     for tensor in sorted(gguf.tensors.values(), key=lambda tensor: tensor.offset):
         if tensor.name in changes:
             yield from _copied(gguf, position, tensor.offset)
-            yield from _changed(gguf, tensor, changes[tensor.name])
+            kind = INSTEAD if tensor.name in retyped else tensor.type
+            size = 0
+            for piece in _changed(gguf, tensor, kind, changes[tensor.name]):
+                size += len(piece)
+                yield piece
+            yield bytes((tensor.nbytes - size) % alignment)
             position = tensor.offset + tensor.nbytes
     yield from _copied(gguf, position, gguf.source.size)
-    if _parts(gguf, changes):
-        yield bytes(-gguf.source.size % _alignment(gguf))
-        yield from _changed(gguf, gguf.tensors[EMBEDDING], changes.get(OUTPUT, ()))
+    if parts:
+        yield bytes(-gguf.source.size % alignment)
+        table = gguf.tensors[EMBEDDING]
+        yield from _changed(gguf, table, INSTEAD if OUTPUT in retyped else table.type, changes.get(OUTPUT, ()))
 
 
-def _header_with_output(gguf: Gguf) -> tuple[bytes, int]:
-    """The header with an output matrix after all other tensors, and where the old file's tensors start."""
+def _header(gguf: Gguf, retyped: Sequence[str], parts: bool) -> tuple[bytes, int]:
+    """The header with the new types, and maybe an output matrix after all other tensors; and where the old file's
+    tensors start."""
     head = bytes(run(gguf.source.read(0, min(tensor.offset for tensor in gguf.tensors.values()))))
-    last, table = list(gguf.tensors.values())[-1], gguf.tensors[EMBEDDING]
-    return longer_header(head, last, OUTPUT, table, gguf.source.size, _alignment(gguf))
+    table = gguf.tensors[EMBEDDING]
+    added = (OUTPUT, table, INSTEAD if OUTPUT in retyped else table.type) if parts else None
+    kinds = {name: INSTEAD for name in retyped if name in gguf.tensors}
+    return revised_header(head, list(gguf.tensors.values()), kinds, added, gguf.source.size, _alignment(gguf))
 
 
 def _alignment(gguf: Gguf) -> int:
@@ -169,8 +192,8 @@ def _copied(gguf: Gguf, start: int, end: int) -> Iterator[Buffer]:
         yield run(gguf.source.read(position, min(PIECE, end - position)))
 
 
-def _changed(gguf: Gguf, tensor: Tensor, changes: Sequence[Change]) -> Iterator[Buffer]:
-    """A tensor's new bytes, expert by expert, in slabs of rows."""
+def _changed(gguf: Gguf, tensor: Tensor, kind: str, changes: Sequence[Change]) -> Iterator[Buffer]:
+    """A tensor's new bytes in this type, expert by expert, in slabs of rows."""
     columns, rows, experts = (*tensor.shape, 1)[:3]
     row_nbytes = tensor.format.row_nbytes(columns)
     most = max(1, SLAB // (4 * columns))
@@ -182,11 +205,13 @@ def _changed(gguf: Gguf, tensor: Tensor, changes: Sequence[Change]) -> Iterator[
             difference = sum(
                 (change.rows(expert, start, count) for change in changes), np.zeros((count, columns), "f4")
             )
-            yield _requantised(tensor, old, difference)
+            yield _requantised(tensor, kind, old, difference)
 
 
-def _requantised(tensor: Tensor, old: Buffer, difference: Floats) -> Buffer:
-    """`old` + `difference`, requantised; rows whose difference is zero stay bit for bit the same."""
+def _requantised(tensor: Tensor, kind: str, old: Buffer, difference: Floats) -> Buffer:
+    """`old` + `difference`, requantised; rows whose difference is zero stay bit for bit the same, in the same type."""
+    if kind != tensor.type:
+        return quantize(dequantize(old, tensor.type, difference.shape) + difference, kind).data.cast("B")
     touched = difference.any(axis=1)
     if not touched.any():
         return old

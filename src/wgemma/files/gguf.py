@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from wgemma.errors import CutOff, GgufError, SourceError
 from wgemma.files.arrays import NumberArray, StringArray
 from wgemma.files.parts import JoinedSource, beside, in_order, part_count
-from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED_NAMES, BlockFormat
+from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED, BlockFormat
 from wgemma.files.sources import Buffer, NoRanges, Source, open_source
 from wgemma.sync import run
 
@@ -40,9 +40,10 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRUCTS = {kind: Struct("<" + letter) for kind, letter in _SCALARS.items()}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # llama.cpp's ids for how a file was quantised.
-_FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
-    17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 30: "IQ4_XS", 32: "BF16", 38: "MXFP4_MOE",
 }  # fmt: skip
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
@@ -156,8 +157,8 @@ class Gguf:
     def quantisation(self) -> str:
         """How the file says it was quantised, or else the type of most of its bytes."""
         said = self.metadata.get("general.file_type")
-        if isinstance(said, int) and said in _FILE_TYPES:
-            return _FILE_TYPES[said]
+        if isinstance(said, int) and said in FILE_TYPES:
+            return FILE_TYPES[said]
         sizes = dict.fromkeys((tensor.type for tensor in self.tensors.values()), 0)
         for tensor in self.tensors.values():
             sizes[tensor.type] += tensor.nbytes
@@ -390,8 +391,10 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
     kind = cursor.number(_U32, f"the type of {name!r}")
     block = BY_ID.get(kind)
     if block is None:
-        known = UNSUPPORTED_NAMES.get(kind, f"number {kind}")
-        raise cursor.fail(f"{name!r} has type {known}, which wgemma cannot read.", cursor.position - 4)
+        known, instead = UNSUPPORTED.get(kind, (f"number {kind}", "Q4_K"))
+        raise cursor.fail(
+            f"{name!r} has type {known}, which wgemma cannot read; {instead} would work.", cursor.position - 4
+        )
     if shape[0] % block.elements:
         raise cursor.fail(
             f"{name!r} has rows of {shape[0]} values, but {block.name} blocks hold {block.elements}.",

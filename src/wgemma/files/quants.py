@@ -53,8 +53,9 @@ BLOCK_FORMATS: tuple[BlockFormat, ...] = (
 BY_ID: dict[int, BlockFormat] = {block.id: block for block in BLOCK_FORMATS}
 BY_NAME: dict[str, BlockFormat] = {block.name: block for block in BLOCK_FORMATS}
 
-# Types ggml has and wgemma does not, so that errors can name them.
-UNSUPPORTED_NAMES: dict[int, str] = {
-    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 19: "IQ1_S",
-    22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 41: "Q1_0",
+# Types ggml has and wgemma does not, by id: their names, and the nearest type that would do.
+UNSUPPORTED: dict[int, tuple[str, str]] = {
+    4: ("Q4_2", "Q4_0"), 5: ("Q4_3", "Q4_1"), 9: ("Q8_1", "Q8_0"), 15: ("Q8_K", "Q8_0"), 16: ("IQ2_XXS", "IQ3_XXS"),
+    17: ("IQ2_XS", "IQ3_XXS"), 19: ("IQ1_S", "IQ3_XXS"), 22: ("IQ2_S", "IQ3_XXS"), 29: ("IQ1_M", "IQ3_XXS"),
+    34: ("TQ1_0", "Q2_K"), 35: ("TQ2_0", "Q2_K"), 41: ("Q1_0", "Q2_K"),
 }  # fmt: skip

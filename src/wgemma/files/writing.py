@@ -84,22 +84,50 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Ne
             file.write(bytes(_padded(len(tensor.data)) - len(tensor.data)))
 
 
-def longer_header(head: bytes, last: Tensor, name: str, like: Tensor, size: int, alignment: int) -> tuple[bytes, int]:
-    """A file's header with another tensor in its table, and where the data starts in the old file.
+def revised_header(
+    head: bytes,
+    tensors: Sequence[Tensor],
+    kinds: Mapping[str, str],
+    added: tuple[str, Tensor, str] | None,
+    size: int,
+    alignment: int,
+) -> tuple[bytes, int]:
+    """A file's header after some tensors got another type (`kinds`, by name) and maybe one was added (its name, one of
+    the same shape, its type); and where the data starts in the old file.
 
-    `head` holds at least the header, `last` is the last tensor of its table, and `size` is the file's. The new tensor,
-    with `like`'s type and shape, goes after everything else, at the next multiple of the alignment.
+    `head` holds at least the header, `tensors` are those of its table in order, and `size` is the file's. A tensor that
+    grows moves those behind it (`growth`). The new one goes after everything else, at a multiple of the alignment.
     """
-    row = _row(last.name, last.shape, last.type)
-    end = head.rfind(row) + len(row) + 8  # only padding follows the table, so the last match is in the table
+    last = _row(tensors[-1].name, tensors[-1].shape, tensors[-1].type)
+    end = head.rfind(last) + len(last) + 8  # only padding follows the table, so the last match is in the table
     start = -(-end // alignment) * alignment
-    if end < len(row) + 8 or start + struct.unpack_from("<Q", head, end - 8)[0] != last.offset:
-        raise ValueError(f"{last.name} is not the last in the table")
-    count = struct.unpack_from("<Q", head, 8)[0] + 1
-    offset = -(-(size - start) // alignment) * alignment
-    header = head[:8] + struct.pack("<Q", count) + head[16:end]
-    header += _row(name, like.shape, like.type) + struct.pack("<Q", offset)
+    old = b"".join(_entry(t.name, t, t.type, t.offset - start) for t in tensors if t.offset >= start)
+    known = struct.unpack_from("<Q", head, 8)[0] == len(tensors) and all(t.offset >= start for t in tensors)
+    if not known or not head[:end].endswith(old):
+        raise ValueError("these tensors are not the table's")
+    growths = {t.offset: growth(t, kinds[t.name], alignment) for t in tensors if t.name in kinds}
+
+    def moved(offset: int) -> int:
+        return offset - start + sum(more for place, more in growths.items() if place < offset)
+
+    table = b"".join(_entry(t.name, t, kinds.get(t.name, t.type), moved(t.offset)) for t in tensors)
+    if added:
+        name, like, kind = added
+        table += _entry(name, like, kind, moved(start + -(-(size - start) // alignment) * alignment))
+    count = struct.pack("<Q", len(tensors) + bool(added))
+    header = head[:8] + count + head[16 : end - len(old)] + table
     return header + bytes(-len(header) % alignment), start
+
+
+def growth(tensor: Tensor, kind: str, alignment: int) -> int:
+    """How many bytes longer a tensor's data becomes in another type: whole alignments, so the rest stays aligned."""
+    rows = tensor.elements // tensor.shape[0]
+    return -(-(rows * BY_NAME[kind].row_nbytes(tensor.shape[0]) - tensor.nbytes) // alignment) * alignment
+
+
+def _entry(name: str, tensor: Tensor, kind: str, offset: int) -> bytes:
+    """A tensor's row in the table, with its offset."""
+    return _row(name, tensor.shape, kind) + struct.pack("<Q", offset)
 
 
 def _row(name: str, shape: tuple[int, ...], kind: str) -> bytes:

@@ -21,10 +21,12 @@ from wgemma.checks import counted
 from wgemma.engine.request import Cancel
 from wgemma.errors import ModelError, SettingsError, TrainingError
 from wgemma.files.adapters import write_gguf_adapter, write_peft
+from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.files.locks import is_held, locked, owner
 from wgemma.files.paths import mode, user_path
 from wgemma.files.writing import replacing
+from wgemma.model.planes import PLANES, TRAINABLE
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.batches import Batches, Pack, pack, split
 from wgemma.train.card import card
@@ -36,6 +38,7 @@ from wgemma.train.trainer import Progress, Teachable, Trainer
 
 GGUF = "adapter.gguf"
 LOCK = "training.lock"
+TOWERS = ("v.", "a.", "mm.")  # tensors that training leaves alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,16 @@ def refuse_adapted(files: ModelFiles) -> None:
     if files.adapters:
         base = files.stored.parent if files.stored and files.stored.parent else "its base model"
         raise ModelError(f"{files.name} already includes an adapter; train one for {base} instead.")
+
+
+def refuse_types(gguf: Gguf) -> None:
+    """Refuses weights of a type that the backward pass cannot read."""
+    for tensor in gguf.tensors.values():
+        if tensor.type in PLANES and tensor.type not in TRAINABLE and not tensor.name.startswith(TOWERS):
+            raise ModelError(
+                f"{tensor.name} has type {tensor.type}, which wgemma runs but cannot train on. Train on a file in "
+                "another type, such as Q4_K_M or Q8_0; the adapter works with this one, too."
+            )
 
 
 async def prepare_task(

@@ -13,7 +13,7 @@ from typing import Any
 
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error, ModelError, SourceError
-from wgemma.files.gguf import Gguf
+from wgemma.files.gguf import FILE_TYPES, Gguf
 from wgemma.files.locate import DEFAULT_PARAMS, ModelFiles, locate
 from wgemma.files.ollama import Store
 from wgemma.files.parts import part_names, whole_name
@@ -21,11 +21,6 @@ from wgemma.files.stores import Stores
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
 
-# llama.cpp's ids for how a file was quantised.
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
-    17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
-}  # fmt: skip
 # Sampling settings: name in the store's params layers → name in the page.
 SETTINGS = {
     "temperature": "temperature",
