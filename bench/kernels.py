@@ -284,7 +284,7 @@ class Bench:
                     shape = f"{model} {what} {columns}→{matrix.rows} {rows} rows"
                     for form, constants in self._forms(rows):
                         tape = Tape(self.device, "bench")
-                        constants |= matrix.planes.read_constants
+                        constants["TYPE"] = matrix.planes.reader
                         self._tile(tape, kernel, matrix, rows, x, y, constants)
                         yield self._figure(
                             kernel, f"{kind} {form}", shape, tape, size, 2 * rows * columns * matrix.rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from wgemma.api import Model
-from wgemma.checks import called, checked, shown
+from wgemma.checks import called, checked, counted, shown
 from wgemma.engine.adapting import Adapters
 from wgemma.engine.backend import Backend, GpuBackend
 from wgemma.engine.opening import Plan, open_engine, plan, table_choices
@@ -37,7 +37,7 @@ class Loading:
     means the file's own."""
 
     options: Options = field(default_factory=Options)
-    device: Device | str | None = None
+    device: Device | str | int | None = None
     adapters: Sequence[tuple[Any, str | None, float]] = ()
     announce: Callable[[Plan], None] | None = None
     progress: Callable[[int], None] = lambda nbytes: None
@@ -49,7 +49,8 @@ def load(target: str | Path | None = None, **options: Unpack[LoadOptions]) -> Mo
     """Loads the model `target`: a model's name, a .gguf path or an http(s) URL; by default the one in wgemma itself.
 
     Options:
-        device: part of a GPU adapter's name, or "reference" for NumPy; by default the best GPU.
+        device: a GPU adapter by its number in `wgemma doctor` or by part of its name, or "reference" for NumPy; by
+            default the best GPU.
         context: the most tokens of prompt and reply together; by default as many as the model allows,
             or its own `num_ctx`.
         kv: the type of the KV cache, "f16" (the default) or "f32".
@@ -81,7 +82,7 @@ async def _load(
     *,
     projector: str | Path | None = None,
     adapter: "str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None" = None,
-    device: Device | str | None = None,
+    device: Device | str | int | None = None,
     context: int | None = None,
     kv: str = "f16",
     precision: Precision = "exact",
@@ -96,8 +97,11 @@ async def _load(
     called("progress", progress, "a function that takes a number of bytes")
     if announce is not None:
         called("announce", announce, "a function that takes a Plan")
-    if not (device is None or isinstance(device, str) or hasattr(device, "limits")):
-        raise SettingsError(f'device is {shown(device)}; it must be the name of a GPU adapter, "reference", or None.')
+    named = isinstance(device, str | int) and not isinstance(device, bool)
+    if not (device is None or named or hasattr(device, "limits")):
+        raise SettingsError(
+            f'device is {shown(device)}; it must be the number or name of a GPU adapter, "reference", or None.'
+        )
     return await open_files(
         locate(target), Loading(options, device, _named(adapter), announce, progress), projector=projector
     )
@@ -190,7 +194,7 @@ async def _backend(
         from wgemma.engine.fallback import ReferenceBackend, ReferenceTowers
 
         return ReferenceBackend(gguf, loading.options, ReferenceTowers(name, config.width, gguf, projectors))
-    if device is None or isinstance(device, str):
+    if device is None or isinstance(device, str | int):
         loading.stages.begin("GPU")
         opened = open_device(device)
     else:
@@ -217,12 +221,24 @@ async def _backend(
         raise
 
 
-def open_device(name: str | None = None) -> Device:
-    """Opens the best adapter, or the first whose name contains `name`."""
+def open_device(wanted: str | int | None = None) -> Device:
+    """Opens the best adapter, the one of that number, or the first whose name contains `wanted`."""
     from wgemma.gpu.native import NativeDevice, adapters
 
-    found = [a for a in adapters() if name is None or name.lower() in str(a.info["device"]).lower()]
+    every = adapters()
+    found = [adapter for i, adapter in enumerate(every) if _is_wanted(adapter, i, len(every), wanted)]
     if not found:
-        hint = f"no adapter is called {shown(name)}" if name else "no WebGPU adapter was found"
+        hint = "no WebGPU adapter was found" if wanted in (None, "") else f"no adapter is called {shown(wanted)}"
+        if isinstance(wanted, int):
+            hint = f"there is no adapter {wanted}: this machine has {counted(len(every), 'adapter')}, from number 0 on"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])
+
+
+def _is_wanted(adapter: Any, number: int, count: int, wanted: str | int | None) -> bool:
+    """Digits are a number if there is such an adapter, otherwise part of a name: 1, or 4090."""
+    if wanted is None:
+        return True
+    if isinstance(wanted, int) or (wanted.isascii() and wanted.isdigit() and int(wanted) < count):
+        return number == int(wanted)
+    return wanted.lower() in str(adapter.info["device"]).lower()

@@ -20,7 +20,7 @@ class LoadOptions(TypedDict, total=False):
 
     projector: str | Path | None
     adapter: str | Path | Sequence[str | Path] | Mapping[str, str | Path] | None
-    device: Device | str | None
+    device: Device | str | int | None
     context: int | None
     kv: Literal["f16", "f32"]
     precision: Precision

@@ -128,17 +128,17 @@ from wgemma.model.weights import Matrix
 device = await BrowserDevice.open(lab.openGpu, "")
 for kind, planes in PLANES.items():
     device.kernel("repack", planes.repack_constants)
-    device.kernel("embed", planes.read_constants)
-    device.kernel("direct", direct_form(device) | planes.read_constants)
-    device.kernel("tile", tile_form(64, 1024) | planes.read_constants)
+    device.kernel("embed", {"TYPE": planes.reader})
+    device.kernel("direct", direct_form(device) | {"TYPE": planes.reader})
+    device.kernel("tile", tile_form(64, 1024) | {"TYPE": planes.reader})
     for quick in (False, True) if planes.quick else (False,):
         matrix = Matrix(kind, 1024, 768, ())
         for kernel in ("matvec", "experts_matvec"):
             device.kernel(kernel, matvec_form(device, matrix, kernel, quick=quick))
         form, _ = middle_form(device, 8, 1024, 24, quick=quick)
-        device.kernel("middle", form | planes.read_constants)
+        device.kernel("middle", form | {"TYPE": planes.reader})
     if planes.quick:
-        device.kernel("tile_bytes", tile_form(64, 1024) | planes.read_constants | {"QUICK": True})
+        device.kernel("tile_bytes", tile_form(64, 1024) | {"TYPE": planes.reader} | {"QUICK": True})
     await device.confirm()
 json.dumps([len(PLANES), len(device._kernels)])
 """

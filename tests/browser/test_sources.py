@@ -73,6 +73,34 @@ def test_a_download_goes_on_after_the_page_was_left(face: Face, server: Any, mod
     assert int(requests(server, "left.gguf")[-1][6:-1]) > 0
 
 
+def test_a_download_goes_on_while_the_page_before_still_holds_its_file(
+    face: Face, server: Any, model: bytes, tmp_path: Path
+) -> None:
+    """A reloaded page's former Worker does, for a moment."""
+    server.models["held.gguf"] = model
+    server.cuts["held.gguf"] = [400_000, *[0] * 9]
+    face.attempt("/models/held.gguf")
+    server.cuts.clear()
+    server.files["holding.js"] = tmp_path / "holding.js"
+    server.files["holding.js"].write_text(
+        """const place = await (await navigator.storage.getDirectory()).getDirectoryHandle("wgemma");
+        for await (const [name, entry] of place) {
+          if (!name.endsWith(".gguf")) continue;
+          const held = await entry.createSyncAccessHandle();
+          setTimeout(() => held.close(), 1000);
+          postMessage(name);
+        }"""
+    )
+    held = """() => new Promise((resolve, reject) => {
+      const worker = new Worker("/holding.js", { type: "module" });
+      worker.onmessage = ({ data }) => resolve(data);
+      worker.onerror = reject;
+    })"""
+    assert face.run(held).endswith(".gguf")
+    face.load("/models/held.gguf", sha256=hashlib.sha256(model).hexdigest())
+    assert [told["whole"] for told in face.run("() => w.saved()")] == [True]
+
+
 def test_a_file_that_changed_meanwhile_is_downloaded_anew(face: Face, server: Any, model: bytes) -> None:
     server.models["changed.gguf"] = model
     server.cuts["changed.gguf"] = [400_000, *[0] * 9]

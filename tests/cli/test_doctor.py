@@ -46,7 +46,7 @@ def test_people_get_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr("wgemma.reference.sweep.sweep", judged())
     assert main(["doctor", "--sweep"]) == 0
     printed = capsys.readouterr()
-    assert "\nADAPTER " in printed.out
+    assert "\nNUMBER  ADAPTER " in printed.out
     assert "\nwgemma uses " in printed.out
     assert "\nmatvec " in printed.out
     assert "testing 1 of " in printed.err

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def parser() -> "argparse.ArgumentParser":
     from wgemma.cli import (
         app,
+        batch,
         bench,
         copy_model,
         create,
@@ -37,7 +38,7 @@ def parser() -> "argparse.ArgumentParser":
     top.add_argument("--version", action="version", version=f"wgemma {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     models = (pull, list_models, show, copy_model, create, remove, running)
-    for verb in (run, app, serve, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
+    for verb in (run, app, serve, batch, transcribe, *models, finetune, merge, verify, tokenize, bench, doctor):
         verb.add(verbs)
     return top
 

@@ -205,8 +205,8 @@ def hints(device: Device) -> list[str]:
 
 def _print(diagnosis: Diagnosis) -> None:
     print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()) + "\n")
-    rows = [[a.name, a.backend, a.kind, a.driver] for a in diagnosis.adapters]
-    table(["ADAPTER", "BACKEND", "KIND", "DRIVER"], rows)
+    rows = [[str(i), a.name, a.backend, a.kind, a.driver] for i, a in enumerate(diagnosis.adapters)]
+    table(["NUMBER", "ADAPTER", "BACKEND", "KIND", "DRIVER"], rows)
     print(f"wgemma uses {clean(diagnosis.used)}: {diagnosis.why}.\n")
     table(["FEATURE", "HERE"], [[name, "yes" if there else "no"] for name, there in diagnosis.features.items()])
     print()

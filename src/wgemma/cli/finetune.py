@@ -81,7 +81,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     load.add_argument(
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )
-    load.add_argument("--device", metavar="NAME", help="use this GPU adapter")
+    load.add_argument("--device", metavar="NAME", help="use this GPU adapter, a number or part of a name")
     verb.set_defaults(do=finetune)
 
 

@@ -13,7 +13,7 @@ from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statist
 from wgemma.cli.output import as_json, clean
 from wgemma.cli.pull import offer, pullable
 from wgemma.cli.repl import Repl, write
-from wgemma.cli.words import add_model_option, model_and_words, named_model
+from wgemma.cli.words import add_device_option, add_model_option, model_and_words, named_model
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.thinking import LEVELS
 from wgemma.errors import Error, SettingsError
@@ -117,7 +117,7 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )
-    group.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
+    add_device_option(group)
     group.add_argument(
         "--adapter",
         metavar="PATH[=SCALE]",

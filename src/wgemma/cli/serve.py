@@ -12,6 +12,7 @@ from typing import Any
 
 from wgemma.checks import whole
 from wgemma.cli.output import as_json
+from wgemma.cli.words import add_device_option
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
 
@@ -35,7 +36,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--context", type=int, metavar="N", help="load models with this context")
     verb.add_argument("--keep-alive", metavar="T", help="unload a model after this time without requests (default: 5m)")
     verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
-    verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
+    add_device_option(verb)
     verb.add_argument("--verbose", action="store_true", help="tell what is loaded and unloaded")
     verb.add_argument("--json", action="store_true", help="print the address as JSON")
     verb.set_defaults(do=serve)

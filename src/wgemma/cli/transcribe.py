@@ -11,7 +11,7 @@ from wgemma.cli.chat_render import Painter
 from wgemma.cli.list_models import problem
 from wgemma.cli.output import as_json
 from wgemma.cli.repl import write
-from wgemma.cli.words import DEFAULT
+from wgemma.cli.words import DEFAULT, add_device_option
 from wgemma.embedded import NAME
 from wgemma.errors import Error, MediaError
 from wgemma.files.paths import user_path
@@ -34,7 +34,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("file", metavar="FILE", help="a WAV, MP3, FLAC or Ogg file")
     verb.add_argument("-m", "--model", metavar="MODEL", help="use this Ollama name, .gguf path or http(s) URL")
     verb.add_argument("--projector", metavar="FILE", help="load the vision and audio towers from this file")
-    verb.add_argument("--device", metavar="NAME", help="use this GPU adapter, or `reference` for NumPy")
+    add_device_option(verb)
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=transcribe, context=None, kv="f16", precision="fast", ple="auto")
 

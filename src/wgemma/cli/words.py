@@ -30,6 +30,11 @@ def add_model_option(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("-m", "--model", metavar="MODEL", help=f"use {MODEL}")
 
 
+def add_device_option(verb: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    choice = "its number in `wgemma doctor` or part of its name"
+    verb.add_argument("--device", metavar="NAME", help=f"use this GPU adapter ({choice}), or `reference` for NumPy")
+
+
 def model_and_words(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The model that `options.model` or the first of `options.words` names, and the other words. If neither names one,
     it is the embedded model, and unless JSON is wanted a line on standard error says so."""

@@ -1,6 +1,6 @@
-// Weights in IQ4_NL: w = d · level[code], one d per 32.
+// Weights in IQ4_NL: w = d · level, one d per 32.
 //
-//   codes  [N, K/32]      vec4<u32>   codes.wgsl
+//   codes  [N, K/32]      vec4<u32>   four planes, bit_planes.wgsl
 //   scales [N · K/32 / 2] u32         d as f16, two neighbouring blocks to a word
 
 //#include half_scale
@@ -9,5 +9,3 @@
 fn scale_of(raw: Raw) -> f32 {
   return unpack2x16float(raw.halves >> raw.shift).x;
 }
-
-//#include levels

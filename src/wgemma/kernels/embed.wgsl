@@ -19,7 +19,6 @@ const SOFT = 0x40000000u;
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
-//#include own_levels
 //#include row
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;

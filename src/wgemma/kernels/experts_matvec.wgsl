@@ -21,7 +21,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
-//#include held_levels
 //#include reduce
 //#include gelu
 @group(0) @binding(7) var<storage, read_write> y: array<f32>;
@@ -36,7 +35,6 @@ struct Params {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
   let thread = me.index;
-  hold_levels(thread);
   let expert = chosen[group.y * params.slots + group.z] - params.first_expert;
   if (expert >= params.experts) { return; }
   let first_row = expert * params.n;

@@ -60,7 +60,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
-//#include held_levels
 //#include reduce
 //#include gelu
 @group(0) @binding(7) var<storage, read_write> y: array<f32>;
@@ -90,7 +89,6 @@ struct Params {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, me: Thread) {
   let thread = me.index;
-  hold_levels(thread);
   var own_place = group.x;
   var places = groups.x;
 //#if MEETS

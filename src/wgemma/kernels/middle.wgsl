@@ -39,7 +39,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 //#include blocks
 //#include block
-//#include held_levels
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 //#if ROUNDS
 @group(0) @binding(4) var<storage, read_write> bytes: array<vec4<u32>>;
@@ -114,7 +113,6 @@ fn main(
   @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  hold_levels(thread);
   let begin = group.z * params.blocks / groups.z;
   let end = (group.z + 1u) * params.blocks / groups.z;
   let crew = thread / CREW;

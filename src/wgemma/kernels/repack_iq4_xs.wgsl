@@ -4,7 +4,7 @@
 fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 136u;
   let s = block & 7u;
-  put_nibbles(goal, at + 8u + 16u * s);
+  put_planes(goal, at + 8u + 16u * s);
   let super_block = (goal >> 3u) * 3u;
   if (s == 0u) { scales[super_block] = widen(half_word(at)); }
   if ((s & 3u) == 0u) {
@@ -18,4 +18,5 @@ fn scale_of(at: u32, s: u32) -> u32 {
   let low = (byte(at + 4u + (s >> 1u)) >> (4u * (s & 1u))) & 15u;
   return low | (((half_word(at + 2u) >> (2u * s)) & 3u) << 4u);
 }
-//#include put_nibbles
+//#include put_planes
+//#include iq4_labels

@@ -2,9 +2,10 @@
 
 fn repack(block: u32, goal: u32) {
   let at = block * 17u;
-  put_nibbles(goal, at + 1u);
+  put_planes(goal, at + 1u);
   let e = byte(at);
   put_half(goal, select((e - 1u) << 7u, 0x20u << e, e < 2u));
 }
 //#include put_half
-//#include put_nibbles
+//#include put_planes
+const LABELS = vec2<u32>(0x40c8fb71u, 0x2ae359d6u);  // what block_mxfp4.wgsl calls 0 1 2 3 4 6 8 12, then their opposites

@@ -1,5 +1,4 @@
-// Q4_0 (18 bytes): d f16, then 16 bytes whose low nibbles are elements 0–15 and high ones 16–31. IQ4_NL is laid out
-// alike.
+// Q4_0 (18 bytes): d f16, then 16 bytes whose low nibbles are elements 0–15 and high ones 16–31.
 
 fn repack(block: u32, goal: u32) {
   let at = block * 18u;

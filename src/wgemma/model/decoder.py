@@ -173,7 +173,7 @@ class Decoder:
             bindings = {**part.bindings(), "rows": row_buffer, "y": y}
             params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": scale}
             params |= {"by_index": False, "pads": pads}
-            tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, matrix.planes.read_constants)
+            tape.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
 
     def _embed_low(self, p: Pass, table: Table, y: Buffer) -> None:
         """Adds the adapters' part of the embedding."""
@@ -207,8 +207,9 @@ class Decoder:
             p.tape.run("clear", [1], {"words": scales}, {"count": scales.size // 4})
         repack(p.tape, inputs.tensor, RowOrder(), self.raw_table, self.raw_rows, 0, p.rows)
         bindings = {**self.raw_table.bindings(), "rows": p.row_buffer, "y": self.scratch["table"]}
+        constants = {"TYPE": planes.reader}
         params = {"blocks": blocks, "first": 0, "count": p.rows, "by_index": True, "scale": scale, "pads": False}
-        p.tape.run("embed", [-(-blocks // 64), p.rows], bindings, params, planes.read_constants)
+        p.tape.run("embed", [-(-blocks // 64), p.rows], bindings, params, constants)
 
     # -- attention
 

@@ -39,7 +39,7 @@ class DirectMatmuls(Matmuls):
         weights: Buffer | None = None,
     ) -> None:
         rows, slots, each = choices.rows, choices.slots, matrix.rows // choices.experts
-        constants = {**matrix.planes.read_constants, "EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
+        constants = {"TYPE": matrix.planes.reader, "EXPERTS": True, "GEGLU": geglu, "WEIGHTED": weights is not None}
         for part in matrix.parts:
             bindings: dict[str, Binding] = {**part.bindings(), "x": source, "y": y, "chosen": choices.chosen}
             if weights is not None:

@@ -14,7 +14,6 @@ FULL_GRID = 528  # workgroups that fill a large GPU
 MATVEC_GRID = 396  # for matvec.wgsl, where each workgroup computes x: three per multiprocessor of the largest GPU
 LARGE = 5 << 18  # blocks from which a matrix is large, so that its kernel may be longer
 REDUCING = 2 << 10  # bytes of workgroup memory for sums over a workgroup (reduce.wgsl)
-LEVELS = 256  # bytes of workgroup memory for the levels of some types (held_levels.wgsl)
 MOST_PAIRS = 2  # pairs of a residual row that a mat-vec's thread computes on the fly
 MOST_AHEAD = 64  # blocks of a long x that a mat-vec's workgroup prefetches into registers, for its next slice
 NARROW = 512  # up to this many matrix rows, tall tiles would leave a large GPU idle
@@ -154,8 +153,6 @@ def middle_form(
 def rounding_form(device: Device, rows: int, n: int) -> dict[str, Any] | None:
     """How middle.wgsl divides its work if it rounds the results of GEGLU; None if that would leave a large GPU idle."""
     middles = QUICK_ROUNDING[min(size for size in QUICK_ROUNDING if rows <= size)]
-    room = device.limits.workgroup_memory - LEVELS
-    middles = tuple(middle for middle in middles if 4 * middle.rows * middle.columns <= room)
     middle = next((middle for middle in middles if middle_tiles(middle, rows, n) >= MIDDLE_GRID), middles[-1])
     if n % 64 or middle_tiles(middle, rows, n) < ROUNDING_GRID:
         return None
@@ -178,7 +175,7 @@ def middle_shape(device: Device, middle: Middle, *, quick: bool, fine: bool = Fa
     rows, each, columns, crews, depth = middle
     w_parts, x_parts = (3, 5 if fine else 3) if quick else (9, 8)  # vectors per block
     block = (columns + 1) * w_parts + rows * x_parts
-    limit = min(MIDDLE_ROOM, device.limits.workgroup_memory - LEVELS) // 16
+    limit = min(MIDDLE_ROOM, device.limits.workgroup_memory) // 16
     while crews * depth > 1 and crews * depth * block > limit:
         crews, depth = (crews, depth // 2) if depth > 1 else (crews // 2, depth)
     batch, threads = crews * depth, rows // each * columns // 4 * crews
@@ -222,7 +219,7 @@ def matvec_form(
     blocks, planes = matrix.blocks, matrix.planes
     quick = quick and planes.quick and device.lanes(kernel) > 1
     shares = 8 * THREADS // min(8, device.lanes(kernel))  # bytes for a row's sums, at most
-    room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares - (LEVELS if planes.levels else 0)
+    room = min(device.limits.workgroup_memory, 32 << 10) - REDUCING - shares
     slices = room // ((76 if fine else 44) if quick else 144)  # blocks of x that fit into workgroup memory
     wanted = max(8, min(64, blocks / 3))
 
@@ -248,7 +245,7 @@ def matvec_shape(
     slice_turns = -(-turns // -(-turns // (slices // step)))  # slices of nearly equal size
     within = min(lanes, device.lanes(kernel))
     return {
-        **matrix.planes.read_constants,
+        "TYPE": matrix.planes.reader,
         "BLOCKS": matrix.blocks,
         "LANES": lanes,
         "DEPTH": depth,

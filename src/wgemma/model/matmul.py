@@ -414,7 +414,7 @@ class Matmuls:
             form, _ = middle_form(self.device, SMALL, matrix.rows, matrix.blocks, quick=rounded is not None)
         else:
             form = tile_shape(groups.tall) | ({} if rounded is None else {"QUICK": True})
-        constants = form | {**matrix.planes.read_constants, "EXPERTS": True, "WEIGHTED": weights is not None}
+        constants = form | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weights is not None}
         constants["GEGLU"] = geglu
         across = [-(-per_expert // form.get("COLUMNS", 64)), Groups.count(rows, slots, experts, groups.tall)]
         for part in matrix.parts:
@@ -568,7 +568,7 @@ class Matmuls:
         )
         if result.rounds:
             form = rounding_form(self.device, rows, matrix.rows) or form
-        constants = form | matrix.planes.read_constants | ({result.then: True} if result.then else {})
+        constants = form | {"TYPE": matrix.planes.reader} | ({result.then: True} if result.then else {})
         place = Destination(result.y, result.stride or matrix.rows // each, result.offset)
         goal = Destination(result.parts, matrix.rows) if result.parts and shares > 1 else place
         for part in matrix.parts:
@@ -593,7 +593,7 @@ class Matmuls:
             params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows, **result.params()}
             params |= {"y_stride": place.stride, "y_offset": place.offset + part.first}
             bindings: dict[str, Binding] = {**result.bindings(), **part.bindings(), "x": x, "y": place.y}
-            self._many(tape, part.rows, rows, bindings, params, matrix.planes.read_constants | {result.then: True})
+            self._many(tape, part.rows, rows, bindings, params, {"TYPE": matrix.planes.reader, result.then: True})
 
     def _bare(self, tape: Tape, matrix: Matrix, rows: int, x: Binding, result: Result, place: Destination) -> None:
         """The bare product of many rows, with 8-bit inputs or partial sums where they apply."""
@@ -604,7 +604,7 @@ class Matmuls:
             params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
             params |= {"y_stride": goal.stride, "y_offset": goal.offset + part.first}
             bindings: dict[str, Binding] = {**part.bindings(), "y": goal.y}
-            constants = matrix.planes.read_constants
+            constants = {"TYPE": matrix.planes.reader}
             if rounded is None:
                 self._many(tape, part.rows, rows, {**bindings, "x": x}, params, constants, shares)
             else:

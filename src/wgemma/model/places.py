@@ -36,4 +36,4 @@ def add_places(tape: Tape, places: VisionPositions, patches: int, across: int, x
     table = places.table
     bindings: dict[str, Binding] = {**table.parts[0].bindings(), "x": x, "y": y}
     params = {"blocks": table.blocks, "across": across, "places": places.count}
-    tape.run("places", [-(-table.blocks // 64), patches], bindings, params, table.planes.read_constants)
+    tape.run("places", [-(-table.blocks // 64), patches], bindings, params, {"TYPE": table.planes.reader})

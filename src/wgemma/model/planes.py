@@ -20,7 +20,6 @@ class Planes:
     scales: int
     span: int = 32
     halves: bool = False  # scales take sixteen bits, two blocks to a word
-    levels: bool = False  # codes are looked up (levels.wgsl)
     constants: tuple[tuple[str, Any], ...] = ()
 
     def code_bytes(self, rows: int, columns: int) -> int:
@@ -38,11 +37,6 @@ class Planes:
     def quick(self) -> bool:
         """Whether weights are codes with a scale per 32, which can be multiplied as integers."""
         return self.reader not in ("f32", "f16", "bf16")
-
-    @property
-    def read_constants(self) -> dict[str, Any]:
-        """What every kernel that reads such weights is compiled with."""
-        return {"TYPE": self.reader, "LEVELS": True} if self.levels else {"TYPE": self.reader}
 
     @property
     def repack_constants(self) -> dict[str, Any]:
@@ -76,7 +70,7 @@ PLANES: dict[str, Planes] = {
     "Q6_K": Planes("q6_k", "q6_k", 4, 21, span=256),
     "IQ3_XXS": Planes("iq3_xxs", "iq3_xxs", 4, 3, span=256, constants=_grid(GRIDS["IQ3_XXS"])),
     "IQ3_S": Planes("iq3_s", "iq3_s", 4, 3, span=256, constants=_grid(GRIDS["IQ3_S"])),
-    "IQ4_NL": Planes("iq4_nl", "q4_0", 4, 0, halves=True, levels=True),
-    "IQ4_XS": Planes("iq4_xs", "iq4_xs", 4, 3, span=256, levels=True),
-    "MXFP4": Planes("mxfp4", "mxfp4", 4, 0, halves=True, levels=True),
+    "IQ4_NL": Planes("iq4_nl", "iq4_nl", 4, 0, halves=True),
+    "IQ4_XS": Planes("iq4_xs", "iq4_xs", 4, 3, span=256),
+    "MXFP4": Planes("mxfp4", "mxfp4", 4, 0, halves=True),
 }

@@ -187,7 +187,7 @@ def _linear(
     tape: Tape, lin: Linear, rows: int, x: Binding, place: Destination, kernel: str, form: dict[str, Any]
 ) -> None:
     matrix, bounds = lin.matrix, lin.bounds
-    constants = {**matrix.planes.read_constants, "CLIPPED": True, "BIAS": lin.bias is not None, **form}
+    constants = {"TYPE": matrix.planes.reader, "CLIPPED": True, "BIAS": lin.bias is not None, **form}
     limits = {"x_min": bounds.input_min, "x_max": bounds.input_max}
     limits |= {"y_min": bounds.output_min, "y_max": bounds.output_max}
     for part in matrix.parts:

@@ -294,7 +294,7 @@ class Lab:
             params = {"blocks": matrix.blocks, "first": part.first, "count": part.rows, "scale": 1.0}
             params |= {"by_index": False, "pads": False}
             grid = [-(-matrix.blocks // 64), matrix.rows]
-            self.run("embed", grid, bindings, params, matrix.planes.read_constants)
+            self.run("embed", grid, bindings, params, {"TYPE": matrix.planes.reader})
         return self.read(y)
 
 

@@ -33,7 +33,7 @@ class Catalogue:
 
     def __init__(self, settings: Settings) -> None:
         self.adapters = dict(settings.adapters)
-        self._extra = {files.name: files for files in map(_given, settings.extra)}
+        self._extra = {files.name: files for files in map(given, settings.extra)}
 
     def find(self, name: str) -> Wanted:
         """The model that a request names; raises `Problem` 404 if there is none."""
@@ -84,7 +84,7 @@ class Catalogue:
                 continue
 
 
-def _given(target: str) -> ModelFiles:
+def given(target: str) -> ModelFiles:
     """A model from the command line; a file is called by its name without folder and suffix; a
     URL is downloaded first."""
     files = locate(target)

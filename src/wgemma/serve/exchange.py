@@ -69,6 +69,15 @@ def failure(shape: Shape, problem: Problem) -> Response:
     return Json(shape(problem), problem.status, problem.headers)
 
 
+async def whole_answer(service: Service, ask: Ask, writer: Writer) -> dict[str, Any]:
+    """An answer in one piece, in its API's JSON."""
+    answer = Whole()
+    async with aclosing(service.answer(ask)) as events:
+        async for event in events:
+            answer.add(event)
+    return writer.whole(answer)
+
+
 class Answering(Response):
     """An answer as it is generated."""
 
@@ -83,12 +92,8 @@ class Answering(Response):
         await unless_gone(receive, self._stream(scope, receive, send) if self.ask.stream else self._whole(scope, send))
 
     async def _whole(self, scope: Scope, send: Send) -> None:
-        answer = Whole()
         try:
-            async with aclosing(self.service.answer(self.ask)) as events:
-                async for event in events:
-                    answer.add(event)
-            response: Response = Json(self.writer.whole(answer))
+            response: Response = Json(await whole_answer(self.service, self.ask, self.writer))
         except Exception as error:
             response = failure(self.shape, problem_of(error))
         await response(scope, _nothing, send)

@@ -1,7 +1,8 @@
 """OpenAI's addresses."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +22,24 @@ from wgemma.serve.routes import answers, listing, record
 from wgemma.serve.service import Service
 from wgemma.serve.wire import Writer
 
+Translator: TypeAlias = tuple[Callable[[Fields], Ask], Callable[[Ask, Fields], Writer]]  # reads, and writes
+
+
+def _chat_writer(ask: Ask, fields: Fields) -> Writer:
+    return ChatWriter(ask, includes_usage(fields))
+
+
+def _completion_writer(ask: Ask, fields: Fields) -> Writer:
+    return CompletionWriter(ask, includes_usage(fields))
+
+
+EMBEDDINGS = "/v1/embeddings"
+ANSWERS: dict[str, Translator] = {
+    "/v1/chat/completions": (read_chat, _chat_writer),
+    "/v1/completions": (read_completion, _completion_writer),
+    "/v1/responses": (read_response, ResponseWriter),
+}
+
 
 def openai_routes(service: Service) -> list[Route]:
     catalogue = service.models.catalogue
@@ -33,12 +52,6 @@ def openai_routes(service: Service) -> list[Route]:
         name = request.path_params["name"]
         return _model(name, catalogue.find(name).files)
 
-    def chat_writer(ask: Ask, fields: Fields) -> Writer:
-        return ChatWriter(ask, includes_usage(fields))
-
-    def completion_writer(ask: Ask, fields: Fields) -> Writer:
-        return CompletionWriter(ask, includes_usage(fields))
-
     async def embed(fields: Fields) -> dict[str, Any]:
         return await embeddings(service, fields)
 
@@ -46,10 +59,8 @@ def openai_routes(service: Service) -> list[Route]:
         return await transcribe(service, request)
 
     posts = {
-        "/v1/chat/completions": answers(service, error, read_chat, chat_writer),
-        "/v1/completions": answers(service, error, read_completion, completion_writer),
-        "/v1/responses": answers(service, error, read_response, ResponseWriter),
-        "/v1/embeddings": record(error, embed),
+        **{path: answers(service, error, read, writer) for path, (read, writer) in ANSWERS.items()},
+        EMBEDDINGS: record(error, embed),
         "/v1/audio/transcriptions": told(error, audio),
     }
     return [

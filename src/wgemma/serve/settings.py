@@ -24,7 +24,7 @@ class Settings:
 
     precision: Precision = "fast"
     kv: str = "f16"
-    device: Device | str | None = None
+    device: Device | str | int | None = None
     context: int | None = None
     memory: int | None = None
     slots: int = SLOTS  # answers that a model writes at the same time

@@ -26,6 +26,7 @@ const FOLDER = "wgemma";
 const STEP = 8 << 20; // bytes hashed at a time
 const SPAN = 16 << 20; // bytes per request for a large file
 const MANY = 4; // spans that are worth several connections
+const RELEASE = 5_000; // milliseconds until a page that was closed or reloaded has let go of its files
 
 /** @type {Set<{handle: FileSystemHandle}>} handles with a call in flight */
 const asked = new Set();
@@ -206,14 +207,25 @@ async function openWhole(place, key, note) {
   }
 }
 
-/** @param {FileSystemDirectoryHandle} place @param {string} key */
+/**
+ * The file of a model, for this Worker alone; null if another tab has it. After a reload the page's former Worker may
+ * hold it a little longer, so this waits.
+ * @param {FileSystemDirectoryHandle} place @param {string} key
+ */
 async function lock(place, key) {
   const entry = await ask(place, () => place.getFileHandle(`${key}.gguf`, { create: true }));
-  try {
-    return await ask(entry, () => entry.createSyncAccessHandle());
-  } catch {
-    return null;
+  for (const end = performance.now() + RELEASE; ; await new Promise((done) => setTimeout(done, 50))) {
+    try {
+      return await ask(entry, () => entry.createSyncAccessHandle());
+    } catch (error) {
+      if (!isHeld(error) || performance.now() > end) return null;
+    }
   }
+}
+
+/** Whether somebody else has the file open. @param {unknown} error */
+function isHeld(error) {
+  return error instanceof Error && error.name === "NoModificationAllowedError";
 }
 
 /** A complete copy. */

@@ -11,7 +11,7 @@ import wgemma
 
 ROOT = Path(wgemma.__file__).resolve().parent
 SUFFIXES = (".py", ".wgsl", ".json")
-LEFT_OUT = ("cli", "llm_plugin.py", "reference", "serve", "web")
+LEFT_OUT = ("cli", "llm_plugin.py", "reference", "scale", "serve", "web")
 
 
 def package_files() -> list[Path]:

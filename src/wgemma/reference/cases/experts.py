@@ -107,7 +107,7 @@ def _experts(lab: Lab, asked: Experts) -> Outcome:
     y = lab.out(chosen.size * n)
     bindings: dict[str, Binding] = {"x": lab.put(x), "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
-    constants = tile_shape(asked.tall) | {**matrix.planes.read_constants, "EXPERTS": True, "WEIGHTED": weighted}
+    constants = tile_shape(asked.tall) | {"TYPE": matrix.planes.reader, "EXPERTS": True, "WEIGHTED": weighted}
     kernel = "tile"
     if asked.in_bytes:
         kernel, constants["QUICK"] = "tile_bytes", True

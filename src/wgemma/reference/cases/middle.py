@@ -83,7 +83,7 @@ def _middle(lab: Lab, asked: MiddleCase) -> Outcome:
     given, x = _given(lab, x, asked.largest)
     y = lab.out(shares * rows * stride)
     form = middle_shape(lab.device, Middle(*asked.tile), quick=asked.largest > 0, fine=asked.largest == SIXTEEN_BITS)
-    constants = form | matrix.planes.read_constants | ({mode: True} if mode else {})
+    constants = form | {"TYPE": matrix.planes.reader} | ({mode: True} if mode else {})
     for part in matrix.parts:
         first = part.first // each
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
@@ -117,7 +117,7 @@ def _rounding(
             params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
             params |= {"y_stride": n // 2, "y_offset": part.first // 2}
             bindings: dict[str, Binding] = {**part.bindings(), "x": given, "y": y, "bytes": room}
-            constants = form | {**matrix.planes.read_constants, "GEGLU": True}
+            constants = form | {"TYPE": matrix.planes.reader, "GEGLU": True}
             lab.run("middle", [-(-part.rows // tile[2]), -(-rows // tile[0])], bindings, params, constants)
     values = lab.read(y)
     numbers = values[: rows * n // 2].astype(np.float32).reshape(rows, n // 2)
@@ -162,7 +162,7 @@ def _experts(lab: Lab, kind: str, rows: int, n: int, columns: int, largest: int,
     bindings: dict[str, Binding] = {"x": given, "weights": lab.put(weights), "y": y}
     bindings |= {"order": lab.put(order, "<u4"), "tiles": lab.put(tiles, "<u4")}
     form = middle_shape(lab.device, Middle(8, 4, 32, 2), quick=largest > 0)
-    constants = form | {**matrix.planes.read_constants, "EXPERTS": True} | ({mode: True} if mode else {})
+    constants = form | {"TYPE": matrix.planes.reader, "EXPERTS": True} | ({mode: True} if mode else {})
     for part in matrix.parts:
         params = {"blocks": matrix.blocks, "n": n, "rows": chosen.size, "y_stride": width, "y_offset": 0}
         params |= {"share": 1 if weighted else slots, **part.experts(n)}

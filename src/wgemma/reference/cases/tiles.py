@@ -70,7 +70,7 @@ def _tile(lab: Lab, asked: Tile) -> Outcome:
     side, scales, step = lab.scales(rows, n, asked.own)
     direct = asked.by == "direct"
     form = direct_form(lab.device) if direct else tile_form(rows, n, narrow=0)
-    constants = {**matrix.planes.read_constants, "SOFTCAP": cap is not None, "SCALE": asked.scaled, **form}
+    constants = {"TYPE": matrix.planes.reader, "SOFTCAP": cap is not None, "SCALE": asked.scaled, **form}
     for part in matrix.parts:
         params: dict[str, float] = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
         params |= {"y_stride": stride, "y_offset": OFFSET + part.first, **({} if cap is None else {"cap": cap})}
@@ -159,7 +159,7 @@ def _tile_bytes(lab: Lab, asked: TileBytes) -> Outcome:
     x = x if asked.extreme else clear_of_ties(x)
     y, bytes_ = lab.out(shares * rows * stride), lab.out(12 * blocks)
     lab.run("to_bytes", [-(-blocks // 64)], {"x": lab.put(x), "bytes": bytes_}, {"blocks": blocks})
-    form = tile_form(rows, n, narrow=0) | {**matrix.planes.read_constants, "QUICK": True}
+    form = tile_form(rows, n, narrow=0) | {"TYPE": matrix.planes.reader, "QUICK": True}
     for part in matrix.parts:
         params = {"blocks": matrix.blocks, "n": part.rows, "rows": rows}
         params |= {"y_stride": stride, "y_offset": OFFSET + part.first}

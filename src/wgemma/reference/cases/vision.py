@@ -108,7 +108,7 @@ def _places(lab: Lab, kind: str, columns: int, across: int, down: int) -> Outcom
     bindings = {**matrix.parts[0].bindings(), "x": lab.put(x), "y": y}
     grid = [-(-matrix.blocks // 64), across * down]
     params = {"blocks": matrix.blocks, "across": across, "places": places}
-    lab.run("places", grid, bindings, params, matrix.planes.read_constants)
+    lab.run("places", grid, bindings, params, {"TYPE": matrix.planes.reader})
     at = np.arange(across * down)
     expected = twins.wide(x) + twins.wide(table)[at % across] + twins.wide(table)[places + at // across]
     return Outcome((lab.read(y),), (framed(expected),), F32)

@@ -129,7 +129,7 @@ def _embed(lab: Lab, asked: Embed) -> Outcome:
             "scale": scale,
             "pads": asked.pads,
         }
-        lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, matrix.planes.read_constants)
+        lab.run("embed", [-(-matrix.blocks // 64), rows], bindings, params, {"TYPE": matrix.planes.reader})
     expected = untouched(rows, columns)
     known = rows if by_index else rows - 1
     expected[:known] = twins.embed(w, picked[:known], scale)
