@@ -89,7 +89,7 @@ BROKEN = [
     ("embed", "two_bits", "4u, 6u", "4u, 4u"),
     ("embed", "block_q3_k", "upper(raw.high >> 4u)", "upper(raw.high)"),
     ("embed", "block_iq3_xxs", "0x01010101u", "0x02020202u"),
-    ("embed", "byte_scale", "(at & 3u) * 8u", "0u"),
+    ("embed", "byte_scale", "(at & 1u) * 8u", "0u"),
     ("embed", "bit_planes", "2u, 0x33333333u", "2u, 0x55555555u"),
     ("embed", "iq4_levels", "(y | ~x)", "y"),
     ("embed", "block_mxfp4", "x | (z & ~w)", "x | z"),

@@ -1,4 +1,5 @@
-// 32 nibbles whose scale is d · a signed byte: three words for 256 weights, d as f32 and the bytes of eight sub-blocks.
+// 32 four-bit codes whose scale is UNIT · d · a signed byte: a word has d, as f16, and the bytes of two neighbouring
+// blocks.
 
 //#include codes
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
@@ -6,17 +7,15 @@
 
 struct Raw {
   q: vec4<u32>,
-  d: u32,
-  steps: u32,
+  word: u32,
   shift: u32,
 }
 
 fn fetch(row: u32, block: u32) -> Raw {
   let at = row * row_blocks() + block;
-  let first = (at >> 3u) * 3u;
-  return Raw(codes[at], scales[first], scales[first + 1u + ((at & 7u) >> 2u)], (at & 3u) * 8u);
+  return Raw(codes[at], scales[at >> 1u], 16u + (at & 1u) * 8u);
 }
 
 fn scale_of(raw: Raw) -> f32 {
-  return bitcast<f32>(raw.d) * f32(extractBits(bitcast<i32>(raw.steps), raw.shift, 8u));
+  return unpack2x16float(raw.word).x * (UNIT * f32(extractBits(bitcast<i32>(raw.word), raw.shift, 8u)));
 }

@@ -5,15 +5,11 @@ fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 110u;
   let s = block & 7u;
   put_grid(goal, at, s);
-  let super_block = (goal >> 3u) * 3u;
-  if (s == 0u) { scales[super_block] = widen(half_word(at)); }
-  if ((s & 3u) == 0u) {
-    var steps = 0u;
-    for (var i = 0u; i < 4u; i++) {
-      steps |= (2u * ((byte(at + 106u + ((s + i) >> 1u)) >> (4u * (i & 1u))) & 15u) + 1u) << (8u * i);
-    }
-    scales[super_block + 1u + (s >> 2u)] = steps;
-  }
+  put_steps(goal, at, s);
+}
+
+fn step_of(at: u32, s: u32) -> u32 {
+  return 2u * ((byte(at + 106u + (s >> 1u)) >> (4u * (s & 1u))) & 15u) + 1u;
 }
 
 fn entry_of(at: u32, s: u32, i: u32) -> u32 {
@@ -24,3 +20,4 @@ fn signs_of(at: u32, s: u32, i: u32) -> u32 {
   return byte(at + 74u + 4u * s + (i >> 1u)) >> (4u * (i & 1u));
 }
 //#include grid
+//#include put_steps

@@ -5,18 +5,13 @@ fn repack(block: u32, goal: u32) {
   let at = (block >> 3u) * 136u;
   let s = block & 7u;
   put_planes(goal, at + 8u + 16u * s);
-  let super_block = (goal >> 3u) * 3u;
-  if (s == 0u) { scales[super_block] = widen(half_word(at)); }
-  if ((s & 3u) == 0u) {
-    var steps = 0u;
-    for (var i = 0u; i < 4u; i++) { steps |= ((scale_of(at, s + i) - 32u) & 0xffu) << (8u * i); }
-    scales[super_block + 1u + (s >> 2u)] = steps;
-  }
+  put_steps(goal, at, s);
 }
 
-fn scale_of(at: u32, s: u32) -> u32 {
+fn step_of(at: u32, s: u32) -> u32 {
   let low = (byte(at + 4u + (s >> 1u)) >> (4u * (s & 1u))) & 15u;
-  return low | (((half_word(at + 2u) >> (2u * s)) & 3u) << 4u);
+  return (low | (((half_word(at + 2u) >> (2u * s)) & 3u) << 4u)) - 32u;
 }
 //#include put_planes
 //#include iq4_labels
+//#include put_steps
