@@ -66,6 +66,7 @@ class Resident:
 class Lent:
     """A model for one request: which adapters it uses, and how long the request waited for it to be loaded."""
 
+    name: str
     model: Model
     adapter: dict[str, float] | None
     load_seconds: float
@@ -89,15 +90,16 @@ class Models:
 
     @asynccontextmanager
     async def borrow(
-        self, name: str, keep_alive: float | None = None, context: int | None = None
+        self, wanted: Wanted, keep_alive: float | None = None, context: int | None = None
     ) -> AsyncIterator[Lent]:
-        """The model of that name, which stays loaded inside the block and for `keep_alive` seconds after it."""
-        wanted, begun = self.catalogue.find(name), time.perf_counter()
+        """A model, which stays loaded inside the block and for `keep_alive` seconds after it. Who has borrowed one must
+        not borrow it again: a model that is to be unloaded waits for the first, and the second for a new one."""
+        begun = time.perf_counter()
         one = await self._enter(wanted, context)
         try:
             assert one.model is not None
             adapter = await self._adapted(one, wanted.adapter)
-            yield Lent(one.model, adapter, time.perf_counter() - begun)
+            yield Lent(wanted.name, one.model, adapter, time.perf_counter() - begun)
         finally:
             self._leave(one, self.settings.keep_alive if keep_alive is None else keep_alive)
 
