@@ -226,6 +226,20 @@ def test_a_larger_context_loads_it_again() -> None:
     run(work())
 
 
+def test_a_context_that_does_not_fit_is_tried_once() -> None:
+    garage = Garage()
+
+    def load(files: Any, settings: Settings, context: int | None) -> Any:
+        return garage(files, settings, 512)  # all there is room for
+
+    async def work() -> None:
+        service = Service(Settings(), load)
+        assert await answered(service, context=4000) == "word word word "
+        assert len(garage.loaded) == 2 and len(garage.open) == 1
+
+    run(work())
+
+
 def test_an_adapter_is_asked_for_by_name() -> None:
     garage = Garage()
 

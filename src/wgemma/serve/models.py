@@ -120,7 +120,7 @@ class Models:
     # -- in and out
 
     async def _enter(self, wanted: Wanted, context: int | None) -> Resident:
-        name, larger = wanted.files.name, None
+        name, larger, widened = wanted.files.name, None, False
         while True:
             one = self._residents.get(name)
             if one is not None and one.leaving:
@@ -129,6 +129,7 @@ class Models:
             if one is None:
                 one = self._residents[name] = Resident(wanted.files)
                 self._begin(self._load(one, larger))
+                widened = larger is not None
             self._use(one)
             try:
                 await one.ready.wait()
@@ -140,7 +141,7 @@ class Models:
                 raise problem_of(one.failure) from None
             assert one.model is not None
             larger = min(context or 0, one.model._config.context_length)
-            if larger <= one.model.backend.context:
+            if larger <= one.model.backend.context or widened:  # more than there was room for is not to be had
                 return one
             self._leave(one, self.settings.keep_alive)  # it is loaded again, with more room
             await self._close(one)
