@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from api_server import TINY, Api
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub
 litellm: Any = pytest.importorskip("litellm", reason="LiteLLM is not installed: pip install -e '.[clients]'")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
