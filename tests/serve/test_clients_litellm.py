@@ -66,7 +66,7 @@ def test_a_tool_is_called_and_its_result_heard(ask: dict[str, Any], stream: bool
     result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
     more = litellm.completion(messages=[*ASKS_WEATHER, message.model_dump(), result], tools=[WEATHER], **ask)
     heard = more.choices[0].message.content
-    # LiteLLM up to 1.83 leaves the call out when it speaks Ollama's API: the model only hears "sunny".
+    # LiteLLM 1.83 leaves the call out when it speaks Ollama's API: the model only hears "sunny".
     assert heard if ask["model"].startswith("ollama") else "sunny" in heard
 
 

@@ -25,8 +25,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*it is not an async function"),
 ]
 
-# The tiny model always answers the same unless it is told to vary, and has never seen these tools. With this seed it
-# ends every call and copies the number that it is given.
+# The tiny model has never seen these tools: left to itself it calls the right one with the wrong number, or repeats
+# itself until the limit cuts the call, and what these tests check after that is never reached. This seed is one of few
+# with which it copies the number (7 of the first 120) and ends its calls; that proves nothing about the model.
 MODEL, SETTINGS = "tiny-that-varies", {"temperature": 1, "seed": 111}
 
 # Tests that judge what the model knows. This one is tiny; the call or the JSON that it writes is well formed.
