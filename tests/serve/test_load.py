@@ -49,9 +49,13 @@ def left(api: Api) -> tuple[int, int, int]:
     api.wait(lambda: api.service.inside == 0 and resident.users == 0 and backend.idle)
     assert not backend.batch.seats.jobs
     time.sleep(0.1)
+    alive = requests_alive()
+    return resident.memory, len(gc.get_objects()), alive
+
+
+def requests_alive() -> int:
     gc.collect()
-    found = gc.get_objects()
-    return resident.memory, len(found), sum(isinstance(one, Job | Answering | Protocol) for one in found)
+    return sum(isinstance(one, Job | Answering | Protocol) for one in gc.get_objects())
 
 
 def test_everybody_gets_his_turn(bench: Any, strict: None) -> None:
@@ -64,6 +68,7 @@ def test_everybody_gets_his_turn(bench: Any, strict: None) -> None:
 
 def test_nothing_is_left_of_requests(bench: Any, strict: None) -> None:
     """A round may record a pass that none before it needed, but a leak grows with every round."""
+    others = requests_alive()  # of other tests' servers
     with serving(Settings(slots=4)) as api:
         load(bench, api, requests=60)
         rounds = [left(api)]
@@ -73,4 +78,4 @@ def test_nothing_is_left_of_requests(bench: Any, strict: None) -> None:
             memory, objects, requests = zip(*rounds[-2:], strict=True)
             if memory[1] <= memory[0] and objects[1] <= objects[0] + 200:
                 break
-        assert len(rounds) < 6 and requests == (0, 0), rounds
+        assert len(rounds) < 6 and requests[1] <= requests[0] <= others, rounds
