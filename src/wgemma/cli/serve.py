@@ -58,6 +58,7 @@ def serve(options: argparse.Namespace) -> int:
     from wgemma.web.listening import listen
 
     logging.basicConfig(format="wgemma: %(message)s", level=logging.INFO if options.verbose else logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that left
     usual = parse_address(os.environ.get("OLLAMA_HOST", ""))
     exactly = options.port is not None or usual.port != PORT
     host, port = options.host or usual.host, usual.port if options.port is None else options.port
