@@ -2,8 +2,9 @@
 
 Every client streams one chat after the other from /v1/chat/completions. `--cancel` is the chance that it leaves in the
 middle of an answer; the last `--slow` clients read a few bytes at a time. Printed are the tokens and pieces per second
-that arrived at the sockets, the times to the first piece and between two pieces, how far the slowest full-speed client
-is behind the mean, and every answer that was not well-formed.
+that arrived at the sockets, the times to the first piece and between two pieces, how far the full-speed client with the
+fewest pieces, and the one with the fewest requests, are behind the mean, and every answer that was not well-formed.
+Answers differ in length, so pieces are compared in runs of many answers per client, requests in any.
 
 With `--requests N` the clients ask N questions in all, however long that takes. `python bench/serving.py FILE` asks
 the same questions without a server, by `chat_many`, and prints its tokens per second to compare with.
@@ -15,9 +16,10 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from statistics import mean
 from urllib.parse import urlsplit
 
 import wgemma
@@ -159,7 +161,6 @@ async def _ask(options: argparse.Namespace, client: Client, number: int) -> None
 def summary(clients: list[Client], seconds: float) -> dict[str, object]:
     quick = [client for client in clients if not client.slow]
     rates = [client.pieces / seconds for client in quick]
-    mean = sum(rates) / max(len(rates), 1)
     failures = [failure for client in clients for failure in client.failures]
     return {
         "clients": len(clients),
@@ -168,11 +169,16 @@ def summary(clients: list[Client], seconds: float) -> dict[str, object]:
         "seconds": round(seconds, 1),
         "tokens per second": round(sum(client.tokens for client in quick) / seconds, 1),
         "pieces per second": round(sum(rates), 1),
-        "slowest of the mean": round(min(rates, default=0) / mean, 2) if mean else 0,
+        "slowest of the mean": of_the_mean(rates),
+        "fewest requests of the mean": of_the_mean([client.answers + client.cancelled for client in quick]),
         "seconds to the first": percentiles([x for client in quick for x in client.first]),
         "seconds between two": percentiles([x for client in quick for x in client.between]),
         "failures": failures[:20],
     }
+
+
+def of_the_mean(found: Sequence[float]) -> float:
+    return round(min(found) / mean(found), 2) if any(found) else 0.0
 
 
 def percentiles(found: list[float]) -> dict[str, float]:

@@ -1,13 +1,22 @@
 """Bodies that no honest client sends: honest ones with strange values in them."""
 
 import asyncio
+import hashlib
 import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from api_server import TINY
 from event_shapes import ANTHROPIC_ERROR, OLLAMA_ERROR, OPENAI_ERROR, check
 from fake_models import Garage
+from gguf_writer import write_gguf
+from wgemma.errors import StoreError
+from wgemma.files.managing import Recipe, create, put_blob
+from wgemma.files.stores import Stores
 from wgemma.serve.app import make_app
 from wgemma.serve.models import Load
 from wgemma.serve.service import Service
@@ -87,6 +96,25 @@ BODIES: dict[str, Any] = {
     "/tokenize": {"model": TINY, "content": "x", "parse_special": True},
     "/detokenize": {"model": TINY, "tokens": [5]},
 }
+BASE, FILE = "base", write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
+DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
+CREATE = {
+    "model": "made",
+    "from": BASE,
+    "system": "s",
+    "parameters": {"temperature": 1.0, "stop": ["x"], "num_ctx": 100},
+    "messages": [{"role": "user", "content": "x"}],
+    "license": ["MIT"],
+    "adapters": {},
+    "stream": False,
+}
+STORE_BODIES: dict[str, Any] = {  # with `store` around them
+    "/api/pull": {"model": "gemma4:tiny", "insecure": False, "stream": False},
+    "/api/create": CREATE,
+    "/api/create?files": {"model": "made", "files": {"a.gguf": DIGEST}, "template": None, "stream": False},
+    "/api/copy": {"source": BASE, "destination": "other"},
+    "/api/delete": {"model": "other"},
+}
 STRANGE: list[Any] = [
     *(None, True, False, 0, -1, 1.5, 1e308, -(10**40), 1 << 63, "", "x", "\ud800", "\0", "/etc/passwd", "{}"),
     *([], [[]], [None], [1], ["x"], {}, {"type": "x"}, {"a": {"b": []}}, [{}], "x" * 5000, "data:,", "https://a.b/c"),
@@ -111,9 +139,9 @@ class Client:
     async def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
         scope = {
             "type": "http",
-            "method": "POST",
-            "path": path,
-            "raw_path": path.encode(),
+            "method": "DELETE" if path == "/api/delete" else "POST",
+            "path": path.partition("?")[0],
+            "raw_path": path.encode(errors="replace"),
             "query_string": b"",
             "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
             "server": ("127.0.0.1", 1),
@@ -135,11 +163,31 @@ class Client:
         """The status of the answer, which must be an honest one or an error in the API's own JSON."""
         status, answer = self.post(path, body)
         assert status < 500, (path, body[:500], answer)
-        if status != 200:
+        if status not in (200, 201):
             shape = ANTHROPIC_ERROR if "messages" in path else OLLAMA_ERROR if path.startswith("/api") else OPENAI_ERROR
             error = str(check(shape, json.loads(answer)))
             assert not any(word in error for word in ("Traceback", ".py", "/root", "/home"))
         return status
+
+
+@contextmanager
+def store(folder: Path) -> Iterator[None]:
+    """A store for requests to change, and registries that have nothing: no request leaves this machine."""
+
+    def nothing(name: Any) -> Any:
+        raise StoreError(f"{name} is not there.", "not_found")
+
+    own = {"WGEMMA_MODELS": str(folder / "own"), "OLLAMA_MODELS": str(folder / "none")}
+    with (
+        patch.dict(os.environ, own),
+        patch("wgemma.files.managing.registry_plan", nothing),
+        patch("wgemma.files.hub.hub_choice", nothing),
+    ):
+        if BASE not in Stores.find().own:
+            put_blob(Stores.find().own, DIGEST, [FILE])
+            for _ in create(BASE, Recipe(files={"a": DIGEST})):
+                pass
+        yield
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

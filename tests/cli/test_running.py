@@ -11,7 +11,7 @@ import pytest
 
 from wgemma.cli import main
 from wgemma.cli.running import server_address
-from wgemma.errors import SourceError
+from wgemma.errors import SettingsError
 
 
 class FakeServer:
@@ -111,5 +111,5 @@ def test_where_the_server_is(monkeypatch: pytest.MonkeyPatch, text: str, address
 
 @pytest.mark.parametrize("text", ["ftp://x", "host:99999", "host:port", "[bad"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(SourceError, match="is not a server's address"):
+    with pytest.raises(SettingsError, match="is not a server's address"):
         server_address(text)

@@ -85,7 +85,7 @@ def test_on_sigterm_open_answers_end_first() -> None:
             answers: list[bytes] = []
 
             def ask() -> None:
-                with urllib.request.urlopen(f"{url}/api/generate", json.dumps(asked).encode(), 30) as answer:
+                with urllib.request.urlopen(f"{url}/api/chat", json.dumps(asked).encode(), 30) as answer:
                     first = answer.readline()
                     begun.set()
                     answers.append(first + answer.read())
@@ -96,7 +96,8 @@ def test_on_sigterm_open_answers_end_first() -> None:
             assert begun.wait(30)
             process.send_signal(signal.SIGTERM)
             thread.join(30)
-            assert json.loads(answers[0].splitlines()[-1])["done"]
+            lines = answers[0].decode().splitlines()
+            assert len(lines) > 2 and json.loads(lines[-1])["done"]
             until = time.monotonic() + 20
             while process.poll() is None and time.monotonic() < until:
                 time.sleep(0.01)

@@ -34,7 +34,7 @@ def open_readers() -> Iterator[list[Reader]]:
             *texts.readers(model),
             *pulling.readers(),
             *networked,
-            bodies.reader(model),
+            bodies.reader(model, scratch),
         ]
 
 

@@ -1,5 +1,6 @@
 """Simon Willison's `llm` with its plugin for Ollama, both unmodified."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_streams() -> None:
     response = llm.get_model(TINY).prompt("What is 2+3?", system="Be brief.")
     assert len(list(response)) > 1 and response.text() == "2 + 3 = 5"
     assert response.usage().output > 5
+
+
+def test_async() -> None:
+    async def ask() -> str:
+        text: str = await llm.get_async_model(TINY).prompt("What is 2+3?").text()
+        return text
+
+    assert asyncio.run(ask()) == "2 + 3 = 5"
 
 
 def test_schemas() -> None:

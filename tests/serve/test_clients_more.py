@@ -1,6 +1,7 @@
 """Pydantic AI, unmodified, by OpenAI's API and by Anthropic's."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from api_server import TINY, Api
 
 pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed: pip install -e '.[clients]'")
 
-from pydantic_ai import Agent, NativeOutput
+from pydantic_ai import Agent, BinaryContent, NativeOutput
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles import ModelProfile
@@ -60,3 +61,8 @@ def test_tools(model: Any) -> None:
 def test_structured_output(model: Any) -> None:
     agent = Agent(model, output_type=NativeOutput(Person))
     assert isinstance(asyncio.run(agent.run("What is 2+3?")).output, Person)
+
+
+def test_pictures(model: Any, data: Path) -> None:
+    picture = BinaryContent((data / "embedded/colour-and-shape-0.png").read_bytes(), media_type="image/png")
+    assert "triangle" in asyncio.run(Agent(model).run(["What do you see?", picture])).output

@@ -1,5 +1,6 @@
 """JavaScript's clients, unmodified: the scripts in tools/clients, run by the Node of the virtual environment."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -26,10 +27,12 @@ PERSON = {
 
 
 @pytest.mark.parametrize("name", ["ai", "anthropic", "ollama", "openai"])
-def test_chat_stream_tool_and_structured_output(api: Api, name: str) -> None:
+def test_chat_stream_tool_structured_output_and_media(api: Api, name: str, data: Path) -> None:
     if not (INSTALLED / "node_modules").is_dir():
         pytest.skip("the clients from npm are not installed: make .venv/.clients")
-    asked = json.dumps([api.url, TINY, "What is 2+3?", "What is the weather in Paris?", WEATHER, PERSON])
+    media = [(data / "embedded" / name).read_bytes() for name in ("colour-and-shape-0.png", "transcripts-0.wav")]
+    encoded = [base64.b64encode(one).decode() for one in media]
+    asked = json.dumps([api.url, TINY, "What is 2+3?", "What is the weather in Paris?", WEATHER, PERSON, *encoded])
     script = (ROOT / f"tools/clients/{name}.mjs").read_text()
     # Read from standard input, a script finds its packages from the folder that Node runs in.
     command = [str(Path(sys.executable).parent / "node"), "--input-type=module", "-", asked]
@@ -41,3 +44,5 @@ def test_chat_stream_tool_and_structured_output(api: Api, name: str) -> None:
     assert tool == "get_weather" and [*values] == ["city"] and isinstance(values["city"], str)
     assert set(told["structured"]) == {"name", "age"}
     assert len(told["structured"]["name"]) <= 8 and 0 <= told["structured"]["age"] <= 99
+    assert "triangle" in told["seen"]
+    assert bool(told.get("heard")) == (name == "openai")

@@ -101,6 +101,12 @@ def test_programs_need_no_content_type(open_api: Api) -> None:
         assert open_api.ask(PATH, ASK, headers={"Content-Type": kind}).status == 415
 
 
+def test_litellm_calls_its_json_an_octet_stream(open_api: Api) -> None:
+    bytes_: dict[str, str] = {"Content-Type": "application/octet-stream"}
+    assert open_api.ask("/api/chat", ASK, headers=bytes_).status == 200
+    assert open_api.ask("/api/chat", ASK, headers={**bytes_, "Origin": "https://chat.example"}).status == 415
+
+
 @pytest.mark.parametrize(
     ("site", "status"), [("none", 200), ("same-origin", 200), ("cross-site", 403), ("same-site", 403)]
 )

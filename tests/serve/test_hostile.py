@@ -3,10 +3,11 @@
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from hostile_bodies import BODIES, STRANGE, Client, places, put
+from hostile_bodies import BODIES, DIGEST, FILE, STORE_BODIES, STRANGE, Client, places, put, store
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,28 @@ def test_strange_values_anywhere(client: Client, path: str) -> None:
     for place in places(BODIES[path]):
         for value in STRANGE:
             client.check(path, json.dumps(put(BODIES[path], place, value)).encode())
+
+
+@pytest.mark.parametrize("path", STORE_BODIES)
+def test_strange_values_for_the_store(client: Client, path: str, tmp_path: Path) -> None:
+    body = STORE_BODIES[path]
+    with store(tmp_path):
+        if path == "/api/delete":
+            client.check("/api/copy", json.dumps({**STORE_BODIES["/api/copy"], "destination": "other"}).encode())
+        assert client.check(path, json.dumps(body).encode()) == (404 if path == "/api/pull" else 200)
+        for place in [*places(body), *(("model",),) * ("model" in body)]:
+            for value in STRANGE:
+                client.check(path, json.dumps(put(body, place, value)).encode())
+        for text in (b"", b"[]", b"null", b"\xff", b"[" * 10_000):
+            assert client.check(path, text) == 400
+
+
+def test_strange_blobs(client: Client, tmp_path: Path) -> None:
+    with store(tmp_path):
+        assert client.check(f"/api/blobs/{DIGEST}", FILE) == 201
+        for digest in (*(str(value) for value in STRANGE), DIGEST.upper(), DIGEST + "0", DIGEST.replace(":", "-")):
+            assert client.check(f"/api/blobs/{digest}", FILE) in (400, 404)
+        assert client.check(f"/api/blobs/{DIGEST}", FILE[:-1]) == 400
 
 
 def test_several_changes_at_once(client: Client) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from fake_models import Garage
 from wgemma.errors import DeviceError, OutOfMemory
-from wgemma.serve.ask import Ask, Whole
+from wgemma.serve.ask import Ask, Transcribe, Whole
+from wgemma.serve.openai_audio import pieces
 from wgemma.serve.problems import Problem
 from wgemma.serve.service import Service
 from wgemma.serve.settings import Settings
@@ -103,6 +104,27 @@ def test_a_model_in_use_can_be_let_go_for_later() -> None:
         assert await slow == "word " * 10
         await asyncio.sleep(0.03)
         assert garage.open == []
+
+    run(work())
+
+
+def test_a_recording_is_written_down_though_the_model_is_to_go(data: Path) -> None:
+    """Its pieces are asked for one by one, all of the model that was there at first."""
+    garage = Garage(words=10, pause=0.01, hears=True)
+
+    async def work() -> None:
+        service = made(garage)
+        sound = (data / "embedded/beeps-0.wav").read_bytes()
+
+        async def transcribe() -> list[str]:
+            return [piece.text async for piece in pieces(service, Transcribe(TINY, sound))]
+
+        begun = asyncio.ensure_future(transcribe())
+        await asyncio.sleep(0.03)
+        await service.load(Ask(TINY, keep_alive=0))
+        assert await begun == [("word " * 10).strip()] * 2
+        await asyncio.sleep(0.03)
+        assert garage.open == [] and service.inside == 0
 
     run(work())
 
@@ -200,6 +222,20 @@ def test_a_larger_context_loads_it_again() -> None:
         await answered(service, context=100_000)
         assert len(garage.loaded) == 2
         await service.close()
+
+    run(work())
+
+
+def test_a_context_that_does_not_fit_is_tried_once() -> None:
+    garage = Garage()
+
+    def load(files: Any, settings: Settings, context: int | None) -> Any:
+        return garage(files, settings, 512)  # all there is room for
+
+    async def work() -> None:
+        service = Service(Settings(), load)
+        assert await answered(service, context=4000) == "word word word "
+        assert len(garage.loaded) == 2 and len(garage.open) == 1
 
     run(work())
 

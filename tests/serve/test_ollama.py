@@ -74,6 +74,14 @@ def test_a_tool_call_has_an_object_and_its_result_is_read(api: Api) -> None:
     assert "sunny" in check(LINES[True][True], more.json)["message"]["content"]
 
 
+def test_a_result_whose_call_the_client_left_out_is_text(api: Api) -> None:
+    """LiteLLM does that."""
+    result = {"role": "tool", "tool_name": "f", "tool_call_id": "1", "content": "What is 3+4?"}
+    said = {"role": "assistant", "content": "2 + 3 = 5"}
+    answer = api.ask("/api/chat", {"model": TINY, "messages": [*HELLO, said, result], "stream": False})
+    assert answer.json["message"]["content"] == "3 + 4 = 7"
+
+
 def test_logprobs_stand_beside_the_message(api: Api) -> None:
     lines = check_lines(chat(api, logprobs=True, top_logprobs=1).text, chat=True)
     assert "".join(token["token"] for line in lines for token in line.get("logprobs", ())) == "2 + 3 = 5"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from wgemma.errors import Error
-from wgemma.serve.settings import address, from_environment, seconds
+from wgemma.serve.address import parse_address
+from wgemma.serve.settings import from_environment, seconds
 
 
 @pytest.mark.parametrize(
@@ -30,16 +31,18 @@ from wgemma.serve.settings import address, from_environment, seconds
         ("0.0.0.0", ("0.0.0.0", 11434)),
         ('"localhost:5"', ("localhost", 5)),
         ("localhost:", ("localhost", 11434)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
     ],
 )
 def test_hosts(host: str, wanted: tuple[str, int]) -> None:
-    assert address(host) == wanted
+    found = parse_address(host)
+    assert (found.host, found.port) == wanted
 
 
 def test_a_port_must_be_one() -> None:
-    for host in ("localhost:65536", "localhost:99999999999999"):
-        with pytest.raises(Error, match="no port"):
-            address(host)
+    for host in ("localhost:65536", "localhost:99999999999999", "localhost:port"):
+        with pytest.raises(Error, match="not a server's address"):
+            parse_address(host)
 
 
 @pytest.mark.parametrize(

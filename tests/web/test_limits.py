@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wgemma.web.limits import LimitedProtocol, Limits
-from wgemma.web.server import make_server
+from wgemma.web.listening import make_server
 
 PATIENCE = 10.0  # seconds, for a busy machine; what is dropped is dropped after a fraction of one
 BIG = 64 << 20

@@ -1,9 +1,7 @@
 """`wgemma app`: serves the web page to this machine's browser, or exports it as a static site."""
 
 import argparse
-import errno
 import os
-import socket
 import sys
 import webbrowser
 from contextlib import suppress
@@ -61,9 +59,11 @@ def _export(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     from wgemma.web.access import QUERY, fresh_token
+    from wgemma.web.listening import listen
     from wgemma.web.server import make_app, serve
 
-    listening = _listen(options.host, options.port)
+    ports = (*range(PORT, PORT + TRIES), 0) if options.port is None else (options.port,)
+    listening = listen(options.host, ports)
     host, port = ip_address(listening.getsockname()[0]), listening.getsockname()[1]
     if options.port is None and port != PORT:
         print(f"Port {PORT} is taken. Browsers keep chats per address, so your usual chats will not appear here.")
@@ -98,24 +98,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket on the given port, or on the first free one from the default on."""
-    try:
-        family, *_, (found, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError):
-        raise Error(f"--host {host}: no such address. 127.0.0.1 is this machine.") from None
-    trouble = OSError()
-    for candidate in (port,) if port is not None else (*range(PORT, PORT + TRIES), 0):
-        try:
-            return socket.create_server((str(found), candidate), family=family, backlog=128)
-        except OSError as error:
-            trouble = error
-    if trouble.errno == errno.EADDRNOTAVAIL:
-        raise Error(f"--host {host} is not an address of this machine. 127.0.0.1 always is.")
-    why = "another program is using it" if trouble.errno == errno.EADDRINUSE else trouble.strerror
-    raise Error(f"cannot listen on port {port} of {host}: {why}. Choose another --port, or leave it out.")
 
 
 def _has_screen() -> bool:

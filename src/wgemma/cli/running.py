@@ -6,13 +6,12 @@ import os
 import re
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from wgemma.cli.output import as_json, human_bytes, human_seconds, table
 from wgemma.errors import SourceError
 from wgemma.files.json_text import parse_json
+from wgemma.serve.address import PORT, parse_address
 
-PORT = 11434
 TIMEOUT = 30.0
 MAX_ANSWER = 4 << 20
 
@@ -71,23 +70,8 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def server_address(host: str | None) -> str:
-    """Where the server is: by `--host`, then `$OLLAMA_HOST`. HOST, HOST:PORT, :PORT and URLs are all understood."""
-    text = (host or os.environ.get("OLLAMA_HOST") or "").strip().strip("\"'")
-    scheme, mark, rest = text.rpartition("://")
-    scheme = scheme.lower() or "http"
-    if not mark and rest.count(":") > 1 and not rest.startswith("["):
-        rest = f"[{rest}]"  # an IPv6 address alone
-    try:
-        parts = urlsplit(f"{scheme}://{rest}")
-        (parts.hostname or "").encode("idna")
-        port = parts.port or ({"http": 80, "https": 443}.get(scheme) if mark else PORT)
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if port is None or scheme not in ("http", "https"):
-        raise SourceError(f"{text!r:.80} is not a server's address; write HOST, HOST:PORT or http://HOST:PORT.")
-    name = parts.hostname or "127.0.0.1"
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # where it listens, not where it is
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path.rstrip('/')}"
+    """Where the server is: by `--host`, then `$OLLAMA_HOST`."""
+    return parse_address(host or os.environ.get("OLLAMA_HOST") or "").url
 
 
 def ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from wgemma.cli.words import add_device_option
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
 
+TRIES = 20  # ports, from the usual one on
+
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("serve", help="serve models by Ollama's, OpenAI's and Anthropic's APIs")
@@ -49,18 +51,21 @@ def _port(text: str) -> int:
 
 
 def serve(options: argparse.Namespace) -> int:
+    from wgemma.serve.address import PORT, parse_address
     from wgemma.serve.app import make_app
-    from wgemma.serve.listening import listen, make_server
+    from wgemma.serve.listening import make_server
     from wgemma.serve.service import Service
-    from wgemma.serve.settings import PORT, Settings, address
+    from wgemma.serve.settings import Settings
+    from wgemma.web.listening import listen
 
     logging.basicConfig(format="wgemma: %(message)s", level=logging.INFO if options.verbose else logging.WARNING)
-    host, port = address(os.environ.get("OLLAMA_HOST", ""))
-    exactly = options.port is not None or port != PORT
-    host, port = options.host or host, port if options.port is None else options.port
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that left
+    usual = parse_address(os.environ.get("OLLAMA_HOST", ""))
+    exactly = options.port is not None or usual.port != PORT
+    host, port = options.host or usual.host, usual.port if options.port is None else options.port
     settings = Settings(**_settings(options, host))
     service = Service(settings)
-    listening = listen(host, port, exactly=exactly)
+    listening = listen(host, [port] if exactly else range(port, min(port + TRIES, 1 << 16)))
     reached, taken = ip_address(listening.getsockname()[0].partition("%")[0]), listening.getsockname()[1]
     if not reached.is_loopback and settings.key is None:
         listening.close()

@@ -39,6 +39,7 @@ TIMEOUT = 30.0
 PAUSE = 0.1  # seconds before the second attempt; it doubles from then on
 PIECE = 1 << 20
 EVERY = 0.1  # seconds between two reports of one blob
+QUIET = 1.0  # seconds without a report, after which the last comes again: who listens may want to stop
 BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may be better next time
 
 
@@ -67,13 +68,15 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
     begun = {blob.digest: size_of(partial_place(store, blob.digest)) or 0 for blob in missing}
     new = [blob for blob in missing if not any(has_blob(other, blob.digest, blob.size) for other in others)]
     check_space(store, sum(max(blob.size - begun[blob.digest], 0) for blob in new), what)
+    report: dict[str, Any] = {}
     for blob in blobs:
         if blob.digest not in begun:
             break_if_stale(lock_place(store, blob.digest))
-        yield blob.report(min(begun.get(blob.digest, blob.size), blob.size))
+        report = blob.report(min(begun.get(blob.digest, blob.size), blob.size))
+        yield report
     crew = _Crew(store, missing, others)
     try:
-        yield from crew.reports()
+        yield from crew.reports(report)
     finally:
         crew.stop()
 
@@ -98,14 +101,19 @@ class _Crew:
         for thread in self._threads:
             thread.start()
 
-    def reports(self) -> Iterator[dict[str, Any]]:
+    def reports(self, last: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """`last` is the report before these."""
         while self._left:
-            told = self._told.get()
+            try:
+                told = self._told.get(timeout=QUIET)
+            except Empty:
+                told = last
             if told is None:
                 self._left -= 1
             elif isinstance(told, BaseException):
                 raise told
             else:
+                last = told
                 yield told
 
     def stop(self) -> None:

@@ -126,9 +126,11 @@ def changing(store: Store) -> Iterator[None]:
 # -- blobs
 
 
-def put_blob(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
-    """Keeps a blob that must hash to `digest`."""
-    with writing(f"a blob in {store.root}"), holding(store, digest):
+def put_blob(
+    store: Store, digest: str, pieces: Iterable[bytes], give_up: Callable[[str], None] = lambda owner: None
+) -> None:
+    """Keeps a blob that must hash to `digest`; `give_up` as in `waiting_for`."""
+    with writing(f"a blob in {store.root}"), holding(store, digest, give_up):
         _fill(store, digest, pieces)
 
 

@@ -29,7 +29,7 @@ from wgemma.files.keeping import (
 )
 from wgemma.files.manifests import LAYER, PARAMS, ManifestLayer, is_kind
 from wgemma.files.names import Name
-from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.ollama import MAX_TEXT, Store, StoredModel
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores
 
@@ -38,6 +38,7 @@ __all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob",
 Event = dict[str, Any]
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+MOST_LAYERS = 256  # licenses, files or adapters of a recipe
 
 
 def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Generator[Event, None, None]:
@@ -152,6 +153,9 @@ def recipe_from(fields: Mapping[str, Any]) -> Recipe:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise StoreError("messages must be a list of objects.", "bad_recipe")
     files, adapters = _digests(fields, "files"), _digests(fields, "adapters")
+    for key, found in (("license", licenses), ("files", files), ("adapters", adapters)):
+        if len(found) > MOST_LAYERS:
+            raise StoreError(f"{key} has {len(found)} items; the limit is {MOST_LAYERS}.", "bad_recipe")
     return Recipe(base or None, files, adapters, system, parameters, messages, licenses)
 
 
@@ -197,6 +201,8 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
     }
     for kind, contents in texts.items():
         if contents is not None:
+            if sum(map(len, contents)) > MAX_TEXT:
+                raise StoreError(f"{kind} is larger than {MAX_TEXT >> 20} MiB.", "bad_recipe")
             if kind != "license":  # those add up
                 layers = [layer for layer in layers if layer.kind != kind]
             layers += [_layer(stores.own, kind, keep_bytes(stores.own, content)) for content in contents if content]

@@ -2,7 +2,7 @@
 
 A request travels through these files, top to bottom:
 
-    listening  a socket, uvicorn, and how the server ends: no new requests, then the open ones, then the models
+    listening  uvicorn on a socket (web.listening), and how it ends: no new requests, the open ones, then the models
     guard      who may ask: Host, Origin, key; and how much all bodies together may hold
     app        which address is whose, from each API's *_routes; made by `make_app(Service)`
     ollama, openai, anthropic   each API's JSON → Ask, and Events → its JSON, NDJSON or SSE (some in *_events)

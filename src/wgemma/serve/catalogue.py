@@ -27,6 +27,11 @@ class Wanted:
     files: ModelFiles
     adapter: str | None = None
 
+    @property
+    def name(self) -> str:
+        """One name, however the request spelt it."""
+        return self.files.name if self.adapter is None else self.files.name + MARK + self.adapter
+
 
 class Catalogue:
     """The models on offer. The stores are read each time, so what a pull brings is there at once."""

@@ -46,9 +46,11 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_fields(request: Request) -> Fields:
-    """The JSON object in the body. Media types of files and forms are refused; others are up to the guard."""
+    """The JSON object in the body. Media types of files and forms are refused; others are up to the guard. Some of
+    Ollama's clients call their JSON an octet-stream, as aiohttp calls all bytes."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind.startswith("multipart/") or kind == "application/octet-stream":
+    bare = kind == "application/octet-stream" and not request.url.path.startswith("/api/")
+    if kind.startswith("multipart/") or bare:
         raise Problem(415, "This address takes JSON: send it with Content-Type: application/json.")
     return parse(await read_body(request))
 

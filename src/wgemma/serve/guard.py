@@ -98,6 +98,8 @@ class Guard:
             return
         if self.key is not None and not _has_key(headers, self.key):
             raise Problem(401, "This server needs its API key.", code="invalid_api_key")
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may see another end of it
+            raise Problem(400, "The body has two lengths.", close=True)
         if _length(headers) > (BOUNDS.blob if scope["path"].startswith(BLOBS) else BOUNDS.body):
             raise Problem(413, "The body is too large.", code="request_too_large")
 
@@ -130,7 +132,7 @@ def _has_key(headers: Headers, key: str) -> bool:
 
 def _length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
 def _permission(headers: Headers) -> Response:

@@ -66,6 +66,7 @@ class Resident:
 class Lent:
     """A model for one request: which adapters it uses, and how long the request waited for it to be loaded."""
 
+    name: str
     model: Model
     adapter: dict[str, float] | None
     load_seconds: float
@@ -89,15 +90,16 @@ class Models:
 
     @asynccontextmanager
     async def borrow(
-        self, name: str, keep_alive: float | None = None, context: int | None = None
+        self, wanted: Wanted, keep_alive: float | None = None, context: int | None = None
     ) -> AsyncIterator[Lent]:
-        """The model of that name, which stays loaded inside the block and for `keep_alive` seconds after it."""
-        wanted, begun = self.catalogue.find(name), time.perf_counter()
+        """A model, which stays loaded inside the block and for `keep_alive` seconds after it. Who has borrowed one must
+        not borrow it again: a model that is to be unloaded waits for the first, and the second for a new one."""
+        begun = time.perf_counter()
         one = await self._enter(wanted, context)
         try:
             assert one.model is not None
             adapter = await self._adapted(one, wanted.adapter)
-            yield Lent(one.model, adapter, time.perf_counter() - begun)
+            yield Lent(wanted.name, one.model, adapter, time.perf_counter() - begun)
         finally:
             self._leave(one, self.settings.keep_alive if keep_alive is None else keep_alive)
 
@@ -118,7 +120,7 @@ class Models:
     # -- in and out
 
     async def _enter(self, wanted: Wanted, context: int | None) -> Resident:
-        name, larger = wanted.files.name, None
+        name, larger, widened = wanted.files.name, None, False
         while True:
             one = self._residents.get(name)
             if one is not None and one.leaving:
@@ -127,6 +129,7 @@ class Models:
             if one is None:
                 one = self._residents[name] = Resident(wanted.files)
                 self._begin(self._load(one, larger))
+                widened = larger is not None
             self._use(one)
             try:
                 await one.ready.wait()
@@ -138,7 +141,7 @@ class Models:
                 raise problem_of(one.failure) from None
             assert one.model is not None
             larger = min(context or 0, one.model._config.context_length)
-            if larger <= one.model.backend.context:
+            if larger <= one.model.backend.context or widened:  # more than there was room for is not to be had
                 return one
             self._leave(one, self.settings.keep_alive)  # it is loaded again, with more room
             await self._close(one)

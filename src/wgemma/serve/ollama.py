@@ -25,7 +25,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 def read_chat(fields: Fields) -> Ask:
     ask, media, tools = _read(fields), Media(), list[dict[str, Any]]()
-    messages = [_message(given, media) for given in fields.objects("messages", BOUNDS.messages)]
+    messages = _answered([_message(given, media) for given in fields.objects("messages", BOUNDS.messages)])
     for given in fields.objects("tools", BOUNDS.tools):
         function = given.object("function")
         if function is None:
@@ -120,6 +120,16 @@ def _message(given: Fields, media: Media) -> dict[str, Any]:
         values = arguments(function.any("arguments"), function.path("arguments"))
         calls.append({"id": call.text("id"), "function": {"name": function.needed("name"), "arguments": values}})
     return {**message, "tool_calls": calls} if calls else message
+
+
+def _answered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, in which a tool's result without its call is the user's text: some clients leave calls out."""
+    found, called = list[dict[str, Any]](), False
+    for message in messages:
+        if message["role"] != "tool":
+            called = "tool_calls" in message
+        found.append(message if called or message["role"] != "tool" else {**message, "role": "user"})
+    return found
 
 
 def _content(given: Fields, text: str, media: Media) -> Any:

@@ -1,13 +1,16 @@
 """Ollama's addresses that change the store: pull, create, copy, delete and blobs.
 
-The work is done in threads, by `files.managing`. Models come from Ollama's registry, from Hugging Face and from the
-hosts that `Settings.registries` names; a request cannot send the server anywhere else. Ollama's own store is only read.
+The work is done by `files.managing`, in threads of its own: it may wait long for a network or for a client. Models come
+from Ollama's registry, from Hugging Face and from the hosts that `Settings.registries` names; a request cannot send the
+server anywhere else. Ollama's own store is only read.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import aclosing
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
+from time import monotonic
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,6 +23,7 @@ from wgemma.files.keeping import checked_digest
 from wgemma.files.managing import Event, copy, create, delete, has_blob, pull, put_blob, recipe_from
 from wgemma.files.names import DEFAULT_HOST, Name
 from wgemma.files.stores import Stores
+from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
 from wgemma.serve.fields import Fields
 from wgemma.serve.guard import BLOBS
@@ -28,6 +32,9 @@ from wgemma.serve.problems import Problem, bad, log, no_model, problem_of
 from wgemma.serve.service import Service
 from wgemma.serve.wire import dumps
 
+T = TypeVar("T")
+AT_ONCE = 16  # pulls, uploads and the like
+PATIENCE = 60.0  # seconds to wait for whoever is writing the same blob
 _LINES = "application/x-ndjson"
 _TOLD = {  # by a StoreError's reason; its own words may name files of this machine
     "bad_digest": (400, "The bytes do not have this digest."),
@@ -41,6 +48,7 @@ _TOLD = {  # by a StoreError's reason; its own words may name files of this mach
         403,
         "Not allowed: the server pulls from known registries only, and only reads Ollama's store.",
     ),
+    "no_space": (507, "The disk has no room for it."),
     "not_found": (404, "This model was not found."),
     "not_written": (507, "The store cannot be written to: the disk is full, or the folder is not ours."),
     "unsupported_architecture": (400, "This is no Gemma 4, and wgemma runs nothing else."),
@@ -48,13 +56,37 @@ _TOLD = {  # by a StoreError's reason; its own words may name files of this mach
 }
 
 
+class Workers:
+    """Threads for work on the store. Who finds all of them busy is told to come back."""
+
+    def __init__(self, most: int = AT_ONCE) -> None:
+        self.busy = 0
+        self._most = most
+        self._threads = ThreadPoolExecutor(most, "store")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        if self.busy >= self._most:
+            raise Problem(503, "The store is busy. Try again later.", code="server_busy", retry_after=5)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    async def do(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
 def store_routes(service: Service) -> list[Route]:
+    workers = Workers()
     hosts = {DEFAULT_HOST, *hub.HOSTS, *service.settings.registries}
 
     async def pulled(request: Request) -> Response:
         fields = await read_fields(request)
         name = _name(fields)
-        return Progress(pull(name, hosts=hosts), fields.flag("stream", True), lambda: _changed(service, name))
+        work = pull(name, hosts=hosts)
+        return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
     async def created(request: Request) -> Response:
         fields = await read_fields(request)
@@ -63,19 +95,21 @@ def store_routes(service: Service) -> list[Route]:
             recipe = recipe_from(fields.raw)
         except StoreError as problem:
             raise _problem(problem) from None
-        return Progress(create(name, recipe), fields.flag("stream", True), lambda: _changed(service, name))
+        work = create(name, recipe)
+        return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
     async def copied(request: Request) -> Response:
         fields = await read_fields(request)
         source, target = fields.needed("source"), fields.needed("destination")
-        await _done(copy(source, target), source)
+        await _done(workers, copy(source, target), source)
         await _changed(service, target)
         return Response()
 
     async def deleted(request: Request) -> Response:
         name = _name(await read_fields(request))
-        await _changed(service, name)
-        await _done(delete(name), name)
+        if name in Stores.find().own:
+            await _changed(service, name)
+        await _done(workers, delete(name), name)
         return Response()
 
     async def blob(request: Request) -> Response:
@@ -83,7 +117,8 @@ def store_routes(service: Service) -> list[Route]:
         store = Stores.find().own
         if request.method == "HEAD":
             return Response(status_code=200 if has_blob(store, digest) else 404)
-        await _upload(request, digest)
+        with workers.place():
+            await _upload(workers, request, digest)
         return Response(status_code=201)
 
     return [
@@ -139,11 +174,11 @@ def _problem(failed: BaseException) -> Problem:
 # -- work with progress
 
 
-async def _steps(work: Generator[Event, None, None]) -> AsyncGenerator[Event, None]:
+async def _steps(workers: Workers, work: Generator[Event, None, None]) -> AsyncGenerator[Event, None]:
     """What the work tells, which goes on in threads. Closing this ends it."""
     try:
         while True:
-            step = asyncio.ensure_future(asyncio.to_thread(next, work, None))
+            step = asyncio.ensure_future(workers.do(next, work, None))
             try:
                 event = await asyncio.shield(step)
             except asyncio.CancelledError:
@@ -153,15 +188,17 @@ async def _steps(work: Generator[Event, None, None]) -> AsyncGenerator[Event, No
                 return
             yield event
     finally:
-        work.close()
+        with suppress(ValueError):  # the server ends, and does not wait: it still runs
+            await asyncio.shield(workers.do(work.close))
 
 
-async def _done(work: Generator[Event, None, None], name: str) -> None:
+async def _done(workers: Workers, work: Generator[Event, None, None], name: str) -> None:
     """Does the work whose progress nobody wants to hear."""
     try:
-        async with aclosing(_steps(work)) as steps:
-            async for _ in steps:
-                pass
+        with workers.place():
+            async with aclosing(_steps(workers, work)) as steps:
+                async for _ in steps:
+                    pass
     except Error as failed:
         problem = _problem(failed)
         raise (no_model(name) if problem.status == 404 else problem) from None
@@ -170,7 +207,10 @@ async def _done(work: Generator[Event, None, None], name: str) -> None:
 class Progress(Response):
     """Progress as lines of JSON, or its last line alone; `after` is done when all went well."""
 
-    def __init__(self, work: Generator[Event, None, None], stream: bool, after: Callable[[], Any]) -> None:
+    def __init__(
+        self, workers: Workers, work: Generator[Event, None, None], stream: bool, after: Callable[[], Any]
+    ) -> None:
+        self._workers = workers
         self._work = work
         self._lines = stream
         self._after = after
@@ -183,13 +223,14 @@ class Progress(Response):
         streaming = Streaming(send, _LINES)
         last: Event = {}
         try:
-            async with aclosing(_steps(self._work)) as steps:
-                async for event in steps:
-                    if event.get("status") == "success":
-                        await self._after()
-                    if self._lines:
-                        await streaming.send([dumps(event) + "\n"])
-                    last = event
+            with self._workers.place():
+                async with aclosing(_steps(self._workers, self._work)) as steps:
+                    async for event in steps:
+                        if event.get("status") == "success":
+                            await self._after()
+                        if self._lines:
+                            await streaming.send([dumps(event) + "\n"])
+                        last = event
         except Exception as failed:
             problem = _problem(failed)
             if not streaming.begun:
@@ -205,19 +246,27 @@ class Progress(Response):
 # -- uploads
 
 
-async def _upload(request: Request, digest: str) -> None:
+async def _upload(workers: Workers, request: Request, digest: str) -> None:
     """Writes the body into the store while it arrives; it is never in memory as a whole."""
-    loop, stream = asyncio.get_running_loop(), request.stream()
+    loop, stream, since = asyncio.get_running_loop(), request.stream(), monotonic()
 
     async def following() -> bytes | None:
         return await anext(stream, None)
 
     def arriving() -> Iterator[bytes]:
+        size = 0
         while (piece := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
+            size += len(piece)
+            if size > BOUNDS.blob:
+                raise Problem(413, "The blob is too large.", code="request_too_large")
             yield piece
 
+    def give_up(owner: str) -> None:
+        if monotonic() - since > PATIENCE:
+            raise StoreError(f"{digest} is being written by {owner}.", "busy")
+
     try:
-        await asyncio.to_thread(put_blob, Stores.find().own, digest, arriving())
+        await workers.do(put_blob, Stores.find().own, digest, arriving(), give_up)
     except ClientDisconnect:
         raise bad("The client left before its blob was complete.") from None
     except Error as failed:

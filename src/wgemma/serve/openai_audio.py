@@ -58,18 +58,19 @@ async def transcribe(service: Service, request: Request) -> Response:
     if not kind.lower().startswith("multipart/form-data"):
         raise Problem(415, "Send the recording as multipart/form-data.")
     ask = read_transcription(parse_form(kind, await read_body(request)))
-    service.models.catalogue.find(ask.model)
+    service.find(ask.model)
     return Transcribing(service, ask)
 
 
 async def pieces(service: Service, ask: Transcribe) -> AsyncGenerator[Spoken, None]:
     """What is said, piece by piece."""
+    wanted = service.find(ask.model)
     with service.place():
-        async with service.models.borrow(ask.model) as lent:
+        async with service.models.borrow(wanted) as lent:
             if not lent.model.hears:
                 raise bad("This model cannot hear.", "model")
             sounds = await asyncio.to_thread(lent.model.cut_audio, ask.sound)
-            prompt = prompt_for(service.models.catalogue.find(ask.model).files)
+            prompt = prompt_for(wanted.files)
             start = 0.0
             for sound in sounds:
                 question = [{"type": "audio", "audio": sound}, {"type": "text", "text": prompt}]
@@ -80,7 +81,7 @@ async def pieces(service: Service, ask: Transcribe) -> AsyncGenerator[Spoken, No
                     sampling={"temperature": ask.temperature},
                 )
                 answer, end = Whole(), start + len(sound.samples) / sound.rate
-                async with aclosing(service.answer(chat)) as events:
+                async with aclosing(service.answer_with(lent, chat)) as events:
                     async for one in events:
                         answer.add(one)
                 yield Spoken(start, end, answer.choices[0].text.strip())

@@ -26,7 +26,8 @@ BAD_MEDIA = (
 
 
 class Problem(Exception):
-    """An error response. `param` is the field of the request, `code` a word for programs."""
+    """An error response. `param` is the field of the request, `code` a word for programs; `close` ends the
+    connection."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Problem(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        close: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -43,10 +45,12 @@ class Problem(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.close = close
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return {**found, "Connection": "close"} if self.close else found
 
 
 def bad(message: str, param: str | None = None) -> Problem:

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from wgemma.serve.ask import Ask, Embed, Event, Finish, Started
+from wgemma.serve.catalogue import Wanted
 from wgemma.serve.counting import count_prompt
 from wgemma.serve.metrics import Meter
-from wgemma.serve.models import Load, Models, load_files
+from wgemma.serve.models import Lent, Load, Models, load_files
 from wgemma.serve.problems import Problem, bad
 from wgemma.serve.settings import Settings
 from wgemma.serve.working import Hearing, events
@@ -17,6 +19,13 @@ from wgemma.serve.working import Hearing, events
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class _Ending:
+    """How a request ends: stop, length, tool, cancelled or error."""
+
+    reason: str = "error"
 
 
 class Service:
@@ -30,35 +39,57 @@ class Service:
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """An answer's events. Closing this cancels it."""
-        begun, last, hearing, reason = perf_counter(), None, Hearing(), "error"
+        begun = perf_counter()
         with self.place():
-            try:
+            wanted = self.find(ask.model)
+            with self._ending(wanted.name, begun) as ending:
                 async with (
-                    self.models.borrow(ask.model, ask.keep_alive, ask.context) as lent,
-                    aclosing(events(lent, ask, hearing)) as found,
+                    self.models.borrow(wanted, ask.keep_alive, ask.context) as lent,
+                    aclosing(self._answer(lent, ask, begun, ending)) as found,
                 ):
                     async for event in found:
-                        if isinstance(event, Started):
-                            self._started(ask.model, event, begun, hearing)
-                        elif isinstance(event, Finish):
-                            reason = event.reason
-                            self.meter.count("generation_tokens_total", ask.model, event.usage.generated)
-                        else:
-                            now = perf_counter()
-                            if last is not None:
-                                self.meter.took("inter_token_latency_seconds", ask.model, now - last)
-                            last = now
                         yield event
-            except (GeneratorExit, asyncio.CancelledError):
-                reason = "cancelled"
-                raise
-            except Problem as problem:
-                reason = "" if problem.code == "model_not_found" else reason  # any name may be asked for
-                raise
-            finally:
-                if reason:
-                    self.meter.ended(ask.model, reason)
-                    self.meter.took("e2e_request_latency_seconds", ask.model, perf_counter() - begun)
+
+    async def answer_with(self, lent: Lent, ask: Ask) -> AsyncGenerator[Event, None]:
+        """The same, by a model that the caller has borrowed, in the place that he has."""
+        begun = perf_counter()
+        with self._ending(lent.name, begun) as ending:
+            async with aclosing(self._answer(lent, ask, begun, ending)) as found:
+                async for event in found:
+                    yield event
+
+    async def _answer(self, lent: Lent, ask: Ask, begun: float, ending: "_Ending") -> AsyncGenerator[Event, None]:
+        last, hearing, name = None, Hearing(), lent.name
+        async with aclosing(events(lent, ask, hearing)) as found:
+            async for event in found:
+                if isinstance(event, Started):
+                    self._started(name, event, begun, hearing)
+                elif isinstance(event, Finish):
+                    ending.reason = event.reason
+                    self.meter.count("generation_tokens_total", name, event.usage.generated)
+                else:
+                    now = perf_counter()
+                    if last is not None:
+                        self.meter.took("inter_token_latency_seconds", name, now - last)
+                    last = now
+                yield event
+
+    @contextmanager
+    def _ending(self, name: str, begun: float) -> "Iterator[_Ending]":
+        """Counts how a request ends."""
+        ending = _Ending()
+        try:
+            yield ending
+        except (GeneratorExit, asyncio.CancelledError):
+            ending.reason = "cancelled"
+            raise
+        finally:
+            self.meter.ended(name, ending.reason)
+            self.meter.took("e2e_request_latency_seconds", name, perf_counter() - begun)
+
+    def find(self, model: str) -> Wanted:
+        """The model that a request names; raises `Problem` 404 if there is none."""
+        return self.models.catalogue.find(model)
 
     def _started(self, model: str, started: Started, begun: float, hearing: Hearing) -> None:
         meter = self.meter
@@ -84,7 +115,7 @@ class Service:
         import numpy as np
 
         with self.place():
-            async with self.models.borrow(ask.model, ask.keep_alive) as lent:
+            async with self.models.borrow(self.find(ask.model), ask.keep_alive) as lent:
                 if not ask.texts:
                     return np.zeros((0, 0), np.float32), 0, lent.load_seconds
                 vectors = await asyncio.to_thread(lent.model.embed, list(ask.texts), adapter=lent.adapter)
@@ -95,13 +126,13 @@ class Service:
                 raise bad(f"dimensions is {ask.dimensions}; this model has {vectors.shape[1]}.", "dimensions")
             vectors = vectors[:, : ask.dimensions]
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        self.meter.count("prompt_tokens_total", ask.model, count)
+        self.meter.count("prompt_tokens_total", lent.name, count)
         return vectors, count, lent.load_seconds
 
     async def count(self, ask: Ask) -> int:
         """How many tokens the prompt of a chat has."""
         with self.place():
-            async with self.models.borrow(ask.model) as lent:
+            async with self.models.borrow(self.find(ask.model)) as lent:
                 return await asyncio.to_thread(count_prompt, lent.model, ask)
 
     async def load(self, ask: Ask) -> float:
@@ -110,19 +141,21 @@ class Service:
             await self.models.unload(ask.model)
             return 0.0
         with self.place():
-            async with self.models.borrow(ask.model, ask.keep_alive, ask.context) as lent:
+            async with self.models.borrow(self.find(ask.model), ask.keep_alive, ask.context) as lent:
                 return lent.load_seconds
 
     async def encode(self, model: str, text: str, special: bool) -> list[int]:
-        async with self.models.borrow(model) as lent:
-            return await asyncio.to_thread(lent.model.tokenizer.encode, text, special)
+        with self.place():
+            async with self.models.borrow(self.find(model)) as lent:
+                return await asyncio.to_thread(lent.model.tokenizer.encode, text, special)
 
     async def decode(self, model: str, ids: list[int]) -> str:
-        async with self.models.borrow(model) as lent:
-            tokenizer = lent.model.tokenizer
-            if any(not 0 <= token < len(tokenizer) for token in ids):
-                raise bad(f"tokens must be from 0 to {len(tokenizer) - 1}.", "tokens")
-            return tokenizer.decode(ids)
+        with self.place():
+            async with self.models.borrow(self.find(model)) as lent:
+                tokenizer = lent.model.tokenizer
+                if any(not 0 <= token < len(tokenizer) for token in ids):
+                    raise bad(f"tokens must be from 0 to {len(tokenizer) - 1}.", "tokens")
+                return tokenizer.decode(ids)
 
     def metrics(self) -> str:
         slots, gauges = self.settings.slots, list[tuple[str, str, str, float]]()

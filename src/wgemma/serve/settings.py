@@ -12,7 +12,6 @@ from wgemma.errors import SettingsError
 from wgemma.gpu.device import Device
 from wgemma.model.matmul import Precision
 
-PORT = 11434
 KEEP_ALIVE = 300.0
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(ns|us|µs|ms|s|m|h)")
@@ -57,27 +56,6 @@ def seconds(value: Any) -> float | None:
     else:
         return None
     return math.inf if negative else found
-
-
-def address(host: str) -> tuple[str, int]:
-    """The host and port that OLLAMA_HOST means: any of [scheme://]host[:port][/path], each part optional."""
-    text = host.strip().strip("\"'")
-    scheme, mark, rest = text.partition("://")
-    port = PORT
-    if mark:
-        port = {"http": 80, "https": 443}.get(scheme.lower(), PORT)
-    else:
-        rest = text
-    rest = rest.split("/")[0]
-    form = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::([0-9]*))?", rest)
-    if form is None:  # an IPv6 address without brackets
-        return rest or "127.0.0.1", port
-    if form[3]:
-        number = int(form[3]) if len(form[3]) < 6 else 1 << 16
-        if number >= 1 << 16:
-            raise SettingsError(f"OLLAMA_HOST={text}: {form[3][:20]} is no port.")
-        port = number
-    return form[1] or form[2] or "127.0.0.1", port
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

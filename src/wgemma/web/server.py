@@ -4,13 +4,10 @@
 are streamed with HTTP Range support; a whole one is never in memory.
 """
 
-import logging
 from pathlib import Path
 from socket import socket
-from types import FrameType
 from typing import BinaryIO
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -23,6 +20,7 @@ from wgemma.files.stores import Stores
 from wgemma.web.access import Access
 from wgemma.web.guard import Guard
 from wgemma.web.limits import LimitedProtocol
+from wgemma.web.listening import make_server
 from wgemma.web.models import Offer, OfferedFile, by_id, embedded_offer, stored_offers
 from wgemma.web.ranges import Unsatisfiable, parse_range
 from wgemma.web.site import Site
@@ -62,28 +60,6 @@ def make_app(names: tuple[str, ...] = (), token: str | None = None) -> ASGIApp:
 def serve(app: ASGIApp, listening: socket) -> None:
     """Serves on that socket until Ctrl-C or a signal."""
     make_server(app, LimitedProtocol).run(sockets=[listening])
-
-
-def make_server(app: ASGIApp, protocol: type[LimitedProtocol]) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=protocol.limits.pause,
-        timeout_graceful_shutdown=1,
-    )
-    return _Server(config)
-
-
-class _Server(uvicorn.Server):
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # connections cut from here on are intended
-        super().handle_exit(sig, frame)
 
 
 class Shelf:
