@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow
 import ray
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask, read_datasource
+from ray.data._internal.execution.streaming_executor import StreamingExecutor
 from ray.data.block import BlockMetadata
 
 from wgemma.errors import Error
@@ -71,10 +72,23 @@ def answer_by_ray(job: Job, requests: Path, results: Path, settings: Settings, m
         enable_true_multi_threading=True,
     )
     replies = chunks.map(Worker, compute=pool, fn_constructor_args=(settings, model), **resources())
+    rows = iter(replies.iter_rows())
     try:
-        _gather(job, replies.iter_rows())
+        _gather(job, rows)
     except ray.exceptions.RayError as trouble:
         raise RayError(f"the cluster failed: {first_line(trouble)}") from None
+    finally:
+        _end(rows)
+
+
+def _end(rows: Any) -> None:
+    """Stops what is still running. Ray's thread must be over before Ray is: it would end the whole process."""
+    if hasattr(rows, "close"):
+        rows.close()
+    for thread in threading.enumerate():
+        if isinstance(thread, StreamingExecutor):
+            thread.shutdown(force=True)
+            thread.join(30)
 
 
 def _gather(job: Job, rows: Iterator[dict[str, Any]]) -> None:

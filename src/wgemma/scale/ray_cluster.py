@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from wgemma.errors import Error, SettingsError
@@ -25,8 +25,9 @@ class RayError(Error):
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[None]:
-    """Connected to the cluster at `address` inside the block."""
+def cluster(address: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Connected to the cluster at `address` inside the block; our workers there have these variables. Ray must not be
+    imported before: it reads its settings once."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address == LOCAL and not os.environ.keys() & {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
@@ -44,6 +45,7 @@ def cluster(address: str) -> Iterator[None]:
                 include_dashboard=False if address == LOCAL else None,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                runtime_env={"env_vars": dict(environment)} if environment else None,
             )
             yield
         except (ConnectionError, RuntimeError, ValueError) as trouble:
