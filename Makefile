@@ -70,10 +70,10 @@ $(PYODIDE): tools/fetch_pyodide.py | .venv/.run
 	@sh tools/setup.sh "$(PYTHON)" ".[dev]"
 	@touch $@
 
-# Clients of the server, for the slow tests: from PyPI and from npm.
+# Clients of the server and Ray, for the slow tests: from PyPI and from npm.
 .venv/.clients: pyproject.toml tools/clients/package.json tools/clients/package-lock.json | .venv/.dev
-	@echo "Installing clients into .venv …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,clients]"
+	@echo "Installing clients and Ray into .venv …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,clients,ray]"
 	@mkdir -p .venv/clients && cp tools/clients/package*.json .venv/clients
 	@$(BIN)/npm ci --prefix .venv/clients --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@

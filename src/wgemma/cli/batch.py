@@ -10,14 +10,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from wgemma.checks import counted, whole
 from wgemma.cli.batch_progress import BatchProgress, rates
 from wgemma.cli.output import as_json
+from wgemma.cli.ray_option import add_ray_option, shared_model
 from wgemma.cli.words import MODEL, add_device_option
 from wgemma.engine.options import MOST_SLOTS
-from wgemma.errors import Error
+from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
 from wgemma.files.reading import regular_file
 
@@ -38,6 +40,8 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--context", type=int, metavar="N", help="load the model with this context")
     verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
     add_device_option(verb)
+    add_ray_option(verb)
+    verb.add_argument("--workers", type=int, metavar="N", help="with --ray: use so many GPUs (default: all)")
     verb.add_argument("--json", action="store_true", help="print the summary as JSON")
     verb.set_defaults(do=batch)
 
@@ -49,6 +53,8 @@ def batch(options: argparse.Namespace) -> int:
 
     logging.basicConfig(format="wgemma: %(message)s", level=logging.ERROR)
     out, again = user_path(options.output), _again(options)
+    if options.workers is not None and options.ray is None:
+        raise SettingsError("--workers is for Ray: add --ray.")
     settings = Settings(
         slots=whole("--slots", options.slots, 1, MOST_SLOTS),
         context=None if options.context is None else whole("--context", options.context, 1, 1 << 24),
@@ -56,13 +62,16 @@ def batch(options: argparse.Namespace) -> int:
         device=options.device,
     )
     with (
-        _requests(options.requests) as file,
+        _requests(options.requests) as (requests, file),
         open_results(out, resume=options.resume, again=again) as results,
         BatchProgress(os.fstat(file.fileno()).st_size, quiet=options.json) as progress,
     ):
         job = Job(file, results, progress.tell)
         try:
-            asyncio.run(_here(job, settings, options.model, progress))
+            if options.ray is None:
+                asyncio.run(_here(job, settings, options.model, progress))
+            else:
+                _by_ray(job, requests, out, settings, options, progress)
         except (KeyboardInterrupt, Error) as trouble:
             progress.end()
             if job.tally.requests:
@@ -86,17 +95,33 @@ async def _here(job: "Job", settings: "Settings", model: str | None, progress: B
             job.add(record)
 
 
+def _by_ray(
+    job: "Job", requests: Path, out: Path, settings: "Settings", options: argparse.Namespace, progress: BatchProgress
+) -> None:
+    """The job on the workers of a cluster, which find a file of this machine by its whole path if they share it."""
+    from wgemma.scale.ray_cluster import LOCAL, cluster, engines
+
+    progress.say("starting Ray" if options.ray == LOCAL else f"connecting to {options.ray}")
+    with cluster(options.ray):
+        from wgemma.scale.ray_batch import answer_by_ray
+
+        workers = engines(None if options.workers is None else whole("--workers", options.workers, 1, 10_000))
+        progress.say(f"starting {counted(workers, 'worker')}")
+        progress.begin()
+        answer_by_ray(job, requests.absolute(), out.absolute(), settings, shared_model(options.model), workers)
+
+
 @contextmanager
-def _requests(name: str) -> Iterator[BinaryIO]:
+def _requests(name: str) -> Iterator[tuple[Path, IO[bytes]]]:
     """The requests file. Standard input is copied to a temporary file first, which can wait for the GPU."""
     if name != STDIN:
         with regular_file(name, sys.maxsize) as file:
-            yield file
+            yield user_path(name), file
         return
-    with tempfile.TemporaryFile() as copy:
+    with tempfile.NamedTemporaryFile() as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.seek(0)
-        yield copy
+        yield Path(copy.name), copy.file
 
 
 def _again(options: argparse.Namespace) -> str:
@@ -106,6 +131,8 @@ def _again(options: argparse.Namespace) -> str:
     for name in ("slots", "context", "precision", "device"):
         value = getattr(options, name)
         words += [f"--{name}", str(value)] if value not in (None, MOST_SLOTS, "fast") else []
+    words += ["--ray", options.ray] if options.ray is not None else []
+    words += ["--workers", str(options.workers)] if options.workers is not None else []
     return shlex.join(words)
 
 

@@ -3,18 +3,25 @@
 import argparse
 import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wgemma.checks import whole
 from wgemma.cli.output import as_json
+from wgemma.cli.ray_option import add_ray_option, shared_model
 from wgemma.cli.words import add_device_option
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
+
+if TYPE_CHECKING:
+    from wgemma.serve.settings import Settings
 
 TRIES = 20  # ports, from the usual one on
 
@@ -39,6 +46,10 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--keep-alive", metavar="T", help="unload a model after this time without requests (default: 5m)")
     verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
     add_device_option(verb)
+    add_ray_option(verb)
+    verb.add_argument(
+        "--replicas", type=_replicas, metavar="N:M", help="with --ray: run N to M replicas (default: one per GPU)"
+    )
     verb.add_argument("--verbose", action="store_true", help="tell what is loaded and unloaded")
     verb.add_argument("--json", action="store_true", help="print the address as JSON")
     verb.set_defaults(do=serve)
@@ -48,6 +59,16 @@ def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) < 1 << 16:
         return int(text)
     raise argparse.ArgumentTypeError("a port is a number from 0 (any free port) to 65535")
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    least, mark, most = text.partition(":")
+    words = (least, most if mark else least)
+    if all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+        found = (int(words[0]), int(words[1]))
+        if 1 <= found[0] <= found[1]:
+            return found
+    raise argparse.ArgumentTypeError("replicas are a number, or two such as 1:8")
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -64,6 +85,8 @@ def serve(options: argparse.Namespace) -> int:
     exactly = options.port is not None or usual.port != PORT
     host, port = options.host or usual.host, usual.port if options.port is None else options.port
     settings = Settings(**_settings(options, host))
+    if options.replicas and options.ray is None:
+        raise SettingsError("--replicas is for Ray: add --ray.")
     service = Service(settings)
     listening = listen(host, [port] if exactly else range(port, min(port + TRIES, 1 << 16)))
     reached, taken = ip_address(listening.getsockname()[0].partition("%")[0]), listening.getsockname()[1]
@@ -75,16 +98,45 @@ def serve(options: argparse.Namespace) -> int:
     if reached.is_unspecified:
         reached = ip_address("127.0.0.1" if reached.version == 4 else "::1")
     url = f"http://{reached if reached.version == 4 else f'[{reached}]'}:{taken}"
-    if options.json:
-        as_json({"url": url, "port": taken, "usual": taken == PORT})
-        sys.stdout.flush()
-    else:
+
+    def tell() -> None:
+        if options.json:
+            as_json({"url": url, "port": taken, "usual": taken == PORT})
+            sys.stdout.flush()
+            return
         if taken != port and port:
             print(f"Port {port} is taken, perhaps by Ollama. Tell clients about this one: OLLAMA_HOST={url}")
         print(f"wgemma serves at {url}, and at {url}/v1 for OpenAI's clients (press Ctrl-C to stop)", flush=True)
+
+    if options.ray is not None:
+        listening.close()  # the port is free; Ray's proxies listen there
+        _by_ray(settings, options, host, taken, tell)
+        return 0
+    tell()
     with suppress(KeyboardInterrupt):  # the usual way out, not a mistake
         make_server(make_app(service), settings.drain).run(sockets=[listening])
     return 0
+
+
+def _by_ray(settings: "Settings", options: argparse.Namespace, host: str, port: int, tell: Callable[[], None]) -> None:
+    """The same app, by the replicas of a Ray cluster, until Ctrl-C or SIGTERM: then no new requests, the open ones,
+    and the replicas."""
+    from wgemma.scale.ray_cluster import cluster, engines
+    from wgemma.scale.ray_proxy import CALLBACK
+
+    stop = threading.Event()
+    with cluster(options.ray, CALLBACK):
+        from wgemma.scale.ray_serve import deploy, undeploy
+
+        least, most = options.replicas or (1, engines(None))
+        deploy(settings, least, most, host, port)
+        try:
+            tell()
+            signal.signal(signal.SIGTERM, lambda *_: stop.set())
+            with suppress(KeyboardInterrupt):
+                stop.wait()
+        finally:
+            undeploy()
 
 
 def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
@@ -113,7 +165,7 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
         "key": key,
         "precision": options.precision,
         "device": options.device,
-        "extra": tuple(options.models),
+        "extra": tuple(filter(None, map(shared_model, options.models))) if options.ray else tuple(options.models),
         "adapters": dict(_adapter(text) for text in options.adapter),
         "names": () if _is_address(host) else (host,),
     }

@@ -1,11 +1,11 @@
 """A whole job: which rows are to do, the records that come, and how far it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 from wgemma.scale.results import Done, Record, Results, refused
-from wgemma.scale.rows import BadRow, Request, read_rows
+from wgemma.scale.rows import BadRow, Request, Row, read_rows
 
 
 @dataclass(slots=True)
@@ -22,31 +22,41 @@ class Tally:
     first_failure: str = ""
 
 
+def pending(rows: Iterable[Row], before: Done) -> Iterator[tuple[Row, bool]]:
+    """The rows, and whether each was done before. One that repeats a custom_id is a bad one."""
+    seen = Done()
+    for row in rows:
+        if row.custom_id is not None and seen.has(0, row.custom_id):
+            said = f"Line {row.line.number}: an earlier line has the same custom_id."
+            row = BadRow(row.line, "duplicate_custom_id", said)
+        elif row.custom_id is not None:
+            seen.add(0, row.custom_id)
+        yield row, before.has(row.line.number, row.custom_id)
+
+
 class Job:
     """Rows of `file`, without those that `results` had before; `tell` is called after every record."""
 
-    def __init__(self, file: BinaryIO, results: Results, tell: Callable[[Tally], None] = lambda tally: None) -> None:
+    def __init__(self, file: IO[bytes], results: Results, tell: Callable[[Tally], None] = lambda tally: None) -> None:
         self._rows = read_rows(file)
         self._results = results
         self._tell = tell
         self.tally = Tally()
 
     def requests(self) -> Iterator[Request]:
-        """Those to answer. Rows that are no requests, or repeat a custom_id, are recorded on the way."""
-        before, seen = self._results.before, Done()
-        for row in self._rows:
-            if row.custom_id is not None and seen.has(0, row.custom_id):
-                said = f"Line {row.line.number}: an earlier line has the same custom_id."
-                row = BadRow(row.line, "duplicate_custom_id", said)
-            if row.custom_id is not None:
-                seen.add(0, row.custom_id)
-            if before.has(row.line.number, row.custom_id):
-                self.tally.skipped += 1
-                self.tally.skipped_size += row.line.size
+        """Those to answer. Rows that are no requests are recorded on the way."""
+        for row, done in pending(self._rows, self._results.before):
+            if done:
+                self.skip(1, row.line.size)
             elif isinstance(row, BadRow):
                 self.add(refused(row))
             else:
                 yield row
+
+    def skip(self, count: int, size: int) -> None:
+        """Counts rows that an earlier run has done."""
+        self.tally.skipped += count
+        self.tally.skipped_size += size
 
     def add(self, record: Record) -> None:
         """Writes a record and counts it."""

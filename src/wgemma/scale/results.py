@@ -2,12 +2,13 @@
 `kill -9`, leaves a file to go on with: complete lines count, and half a line at the end is removed."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from wgemma.errors import Error, SettingsError, SourceError
 from wgemma.files.json_text import parse_json
@@ -79,7 +80,7 @@ def _hash(number: int, custom_id: str | None) -> int:
 class Results:
     """An open results file, and which rows it had before."""
 
-    def __init__(self, file: BinaryIO, before: Done) -> None:
+    def __init__(self, file: IO[bytes], before: Done) -> None:
         self._file = file
         self.before = before
 
@@ -96,27 +97,30 @@ def open_results(path: Path, *, resume: bool, again: str) -> Iterator[Results]:
         raise SettingsError(f"{path} exists. To do only what it lacks: `{again}`. To begin anew, remove it.")
     lock = locked(path.with_name(path.name + ".lock"), lambda who: _taken(path, who))
     with _told(path), lock, path.open("r+b" if path.exists() else "x+b") as file:
-        before = Done()
-        file.truncate(file.seek(_known(file, path, before)))
+        before, end = read_results(file, path)
+        file.truncate(file.seek(end))
         yield Results(file, before)
         os.fsync(file.fileno())
 
 
-def _known(file: BinaryIO, path: Path, before: Done) -> int:
-    """Notes the records of a file; returns where the last complete line ends."""
-    end = 0
+def read_results(file: IO[bytes], path: Path, most: int = sys.maxsize) -> tuple[Done, int]:
+    """Which rows a results file has, and where its last complete line ends. What comes after `most` bytes does not
+    count."""
+    done, end = Done(), 0
     for number, line in enumerate(file, 1):
+        if end >= most:
+            break
         if not line.endswith(b"\n"):
             if not (line.startswith(_START) or _START.startswith(line)):
                 raise SettingsError(f"{path} ends with something else than results. Choose another -o.")
             break
         try:
             record = parse_json(line) if line.startswith(_START) else {}
-            before.add(int(record["id"].removeprefix("batch_req_")), record["custom_id"])
+            done.add(int(record["id"].removeprefix("batch_req_")), record["custom_id"])
         except (ValueError, KeyError):
             raise SettingsError(f"{path}, line {number}, is no result of a batch. Choose another -o.") from None
         end += len(line)
-    return end
+    return done, end
 
 
 def _taken(path: Path, who: str) -> Error:

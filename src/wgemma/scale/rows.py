@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.fields import parse
@@ -43,12 +43,12 @@ class BadRow:
 Row: TypeAlias = Request | BadRow
 
 
-def read_rows(file: BinaryIO) -> Iterator[Row]:
+def read_rows(file: IO[bytes]) -> Iterator[Row]:
     for line in read_lines(file):
         yield read_row(line)
 
 
-def read_lines(file: BinaryIO, longest: int = BOUNDS.body) -> Iterator[Line]:
+def read_lines(file: IO[bytes], longest: int = BOUNDS.body) -> Iterator[Line]:
     """The lines of a file, without blank ones."""
     number = 0
     while text := file.readline(longest):
