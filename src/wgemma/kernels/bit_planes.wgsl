@@ -12,9 +12,11 @@ fn gathered(planes: Codes) -> Codes {
   return Codes(vec4<u32>(c.low.x, c.high.x, c.low.y, c.high.y), vec4<u32>(c.low.z, c.high.z, c.low.w, c.high.w));
 }
 
-// Swaps the bits of `low` outside `mask` with those of `high` inside it, `by` lower.
+// Swaps the bits of `low` outside `mask` with those of `high` inside it, `by` lower. b ^ ((a ^ b) & mask) is a where the
+// mask is set and b elsewhere, in one instruction of three operands; with and, or and the mask's complement it takes two.
 fn traded(c: Codes, by: u32, mask: u32) -> Codes {
-  let shift = vec4<u32>(by);
   let here = vec4<u32>(mask);
-  return Codes((c.low & here) | ((c.high << shift) & ~here), ((c.low >> shift) & here) | (c.high & ~here));
+  let up = c.high << vec4<u32>(by);
+  let down = c.low >> vec4<u32>(by);
+  return Codes(up ^ ((c.low ^ up) & here), c.high ^ ((down ^ c.high) & here));
 }

@@ -7,6 +7,7 @@
 
 //#include byte_scale
 const UNIT = 1.0;
+const ZERO = 0.0;
 const OFFSET = 15.0;
 
 fn codes_of(raw: Raw) -> Codes {

@@ -7,6 +7,7 @@
 
 //#include byte_scale
 const UNIT = 0.5;
+const ZERO = 0.0;
 const OFFSET = 31.0;
 
 // Codes to 0, 5, 9, 13, … 57, 62: four times the code, plus one unless it is 0, plus another one if it is 15.

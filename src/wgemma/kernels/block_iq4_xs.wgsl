@@ -5,4 +5,5 @@
 
 //#include byte_scale
 const UNIT = 1.0;
+const ZERO = 32.0;
 //#include iq4_levels

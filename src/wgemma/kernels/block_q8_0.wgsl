@@ -35,7 +35,5 @@ fn bytes_of(raw: Raw) -> Codes {
   return Codes(raw.low, raw.high);
 }
 
-fn weighed(tails: Tails, both: vec2<i32>, scale: f32, sums: vec2<f32>) -> f32 {
-  return tails.x * (scale * f32(both.x + both.y));
-}
+//#include signed
 //#endif

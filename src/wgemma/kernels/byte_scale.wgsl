@@ -1,5 +1,5 @@
-// 32 four-bit codes whose scale is UNIT · d · a signed byte: a word has d, as f16, and the bytes of two neighbouring
-// blocks.
+// 32 four-bit codes whose scale is UNIT · d · (byte − ZERO): a word has d, as f16, and the bytes of two neighbouring
+// blocks. A byte becomes a float as in codes.wgsl.
 
 //#include codes
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
@@ -17,5 +17,6 @@ fn fetch(row: u32, block: u32) -> Raw {
 }
 
 fn scale_of(raw: Raw) -> f32 {
-  return unpack2x16float(raw.word).x * (UNIT * f32(extractBits(bitcast<i32>(raw.word), raw.shift, 8u)));
+  let step = bitcast<f32>(((raw.word >> raw.shift) & 255u) | 0x4b000000u) - (8388608.0 + ZERO);
+  return unpack2x16float(raw.word).x * (UNIT * step);
 }

@@ -3,5 +3,5 @@
 
 fn put_steps(goal: u32, at: u32, s: u32) {
   if ((s & 1u) == 1u) { return; }
-  scales[goal >> 1u] = half_word(at) | ((step_of(at, s) & 0xffu) << 16u) | (step_of(at, s + 1u) << 24u);
+  scales[goal >> 1u] = half_word(at) | (step_of(at, s) << 16u) | (step_of(at, s + 1u) << 24u);
 }
