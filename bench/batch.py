@@ -2,8 +2,11 @@
 
 Both answer the same questions, each in a process of its own that has just loaded the model; loading is not counted.
 Printed are the tokens per second of each, and their ratio. `--memory` also tells how much the resident memory of
-`wgemma batch` grew between the first tenth of the requests and the last. `--ray 1,2,4` runs the batch by Ray as well,
-with so many workers, and tells what that costs per request.
+`wgemma batch` grew between the first tenth of the requests and the last.
+
+`--ray 1,2,4` measures something else: what a request costs besides the model, with so many of Ray's workers and without
+Ray. Every request is refused by the translator, so no engine computes anything. The cost per request is the slope
+between a fifth of the requests and all of them; what remains is the time to start Ray and load the models.
 """
 
 import argparse
@@ -36,14 +39,14 @@ def main() -> int:
         print(json.dumps(many(options)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        report = measure(options, Path(folder))
+        report = (overheads if options.ray else measure)(options, Path(folder))
     print(json.dumps(report, indent=1))
     return 0
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     requests = folder / "requests.jsonl"
-    write(requests, options)
+    write(requests, options, options.requests)
     here = batch(options, requests, folder / "here.jsonl")
     report = {"requests": options.requests, "batch": here}
     if not options.memory:
@@ -51,18 +54,31 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         other = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         ratio = here["tokens_per_s"] / other["tokens_per_s"]
         report |= {"chat_many": other, "batch of chat_many": round(ratio, 3)}
-    for workers in options.ray:
-        more = ["--ray", "--workers", str(workers)]
-        found = batch(options, requests, folder / f"ray-{workers}.jsonl", *more)
-        cost = 1e3 * (found["seconds"] - here["seconds"] / workers) / options.requests
-        report[f"ray, {workers} workers"] = found | {"ms per request over its share": round(cost, 2)}
     return report
 
 
-def write(path: Path, options: argparse.Namespace) -> None:
+def overheads(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What a request costs besides the model."""
+    report: dict[str, Any] = {"requests": options.requests}
+    fewer, more = options.requests // 5, options.requests
+    for workers in (0, *options.ray):
+        words = ["--ray", "--workers", str(workers)] if workers else []
+        times = []
+        for count in (fewer, more):
+            requests, results = folder / f"{count}.jsonl", folder / f"{count}-{workers}.jsonl"
+            write(requests, options, count, temperature="hot")
+            times.append(batch(options, requests, results, *words)["seconds"])
+        each = (times[1] - times[0]) / (more - fewer)
+        name = f"{workers} workers" if workers else "without Ray"
+        report[name] = {"ms per request": round(1e3 * each, 3), "s to start": round(times[0] - fewer * each, 1)}
+    return report
+
+
+def write(path: Path, options: argparse.Namespace, count: int, temperature: object = 1) -> None:
     with path.open("w") as file:
-        for i in range(options.requests):
-            body = {"messages": question(i, options.words), "max_tokens": options.tokens, "temperature": 1}
+        for i in range(count):
+            asked = question(i, options.words)
+            body = {"messages": asked, "max_tokens": options.tokens, "temperature": temperature}
             row = {"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
             file.write(json.dumps(row) + "\n")
 

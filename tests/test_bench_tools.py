@@ -100,6 +100,25 @@ def test_growth_measures_every_size_and_draws_a_mark_for_each(tmp_path: Path) ->
     assert len(drawn(written[1], "circle", "held")) == 9
 
 
+@pytest.mark.slow
+@needs_adapter
+def test_batch_is_compared_with_chat_many() -> None:
+    done = python(BENCH / "batch.py", MODEL, "--requests", "40", "--words", "8", "--tokens", "4", "--slots", "8")
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["batch"]["requests"] == 40 and not report["batch"]["failed"]
+    assert report["batch"]["prompt_tokens"] == report["chat_many"]["prompt_tokens"]
+    assert report["batch of chat_many"] > 0
+
+
+@pytest.mark.slow
+@needs_adapter
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_batchs_memory_stays_flat(blob: Path) -> None:
+    done = python(BENCH / "batch.py", blob, "--requests", "1500", "--words", "4", "--tokens", "2", "--memory")
+    sizes = json.loads(done.stdout)["batch"]["MB resident"]
+    assert sizes["in the last"] < sizes["up to the second tenth"] + 25
+
+
 @timed
 def test_a_measured_profile_is_drawn(tmp_path: Path) -> None:
     quick = ["--prompt", "16", "--depth", "0", "--tokens", "2", "--repeat", "1", "--context", "64"]

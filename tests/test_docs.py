@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import wgemma
+from batch_files import records
 from test_embedded import PIP
-from wgemma.cli import parser
+from wgemma.cli import main, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
@@ -83,6 +84,41 @@ def test_every_command_of_the_readme_parses() -> None:
 def test_every_command_about_structured_answers_parses() -> None:
     lines = [line.partition("|")[0] for text in blocks("", "docs/structured.md") for line in text.splitlines()]
     assert [parser().parse_args(shlex.split(line)[1:]).format for line in lines] == ["review.schema.json", "json"]
+
+
+def test_the_batch_file_about_scaling_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (requests,) = blocks("json", "docs/scaling.md")
+    Path("requests.jsonl").write_text(requests)
+    command, again = (line.partition("#")[0] for line in blocks("sh", "docs/scaling.md")[0].splitlines()[:2])
+    for line in (command, again):
+        assert main(shlex.split(line)[1:]) == 0
+    found = {one["custom_id"]: one["response"] for one in records(Path("results.jsonl"))}
+    assert {name: one["status_code"] for name, one in found.items()} == {"a": 200, "b": 200}
+
+
+def test_the_python_about_scaling_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = blocks("python", "docs/scaling.md")
+    exec(compile(text, "docs/scaling.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_every_command_about_scaling_parses() -> None:
+    lines = [line for text in blocks("sh", "docs/scaling.md") for line in text.splitlines()]
+    lines += re.findall(r"entrypoint: (.*)", (ROOT / "docs/scaling.md").read_text("utf-8"))
+    commands = [shlex.split(line.partition("#")[0])[1:] for line in lines if line.startswith("wgemma ")]
+    assert len(commands) >= 8
+    for command in commands:
+        options = parser().parse_args(command)
+        assert options.verb == command[0] and (options.ray is not None) == ("--ray" in command)
+
+
+def test_the_manifest_about_scaling_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml")  # comes with Ray
+    (text,) = blocks("yaml", "docs/scaling.md")
+    cluster = yaml.safe_load(text)["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert len({group["template"]["spec"]["containers"][0]["image"] for group in groups}) == 1
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

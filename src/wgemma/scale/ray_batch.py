@@ -72,29 +72,30 @@ def answer_by_ray(job: Job, requests: Path, results: Path, settings: Settings, m
         enable_true_multi_threading=True,
     )
     replies = chunks.map(Worker, compute=pool, fn_constructor_args=(settings, model), **resources())
-    rows = iter(replies.iter_rows())
+    # Without prefetching: its thread would outlive the job, and use Ray when that is over.
+    tables = iter(replies.iter_batches(prefetch_batches=0, batch_size=None, batch_format="pyarrow"))
     try:
-        _gather(job, rows)
+        _gather(job, (cell.as_py() for table in tables for cell in table["reply"]))
     except ray.exceptions.RayError as trouble:
         raise RayError(f"the cluster failed: {first_line(trouble)}") from None
     finally:
-        _end(rows)
+        _end(tables)
 
 
-def _end(rows: Any) -> None:
-    """Stops what is still running. Ray's thread must be over before Ray is: it would end the whole process."""
-    if hasattr(rows, "close"):
-        rows.close()
+def _end(tables: Any) -> None:
+    """Stops what is still running. Ray's threads must be over before Ray is: they would end the whole process."""
+    if hasattr(tables, "close"):
+        tables.close()
     for thread in threading.enumerate():
         if isinstance(thread, StreamingExecutor):
             thread.shutdown(force=True)
             thread.join(30)
 
 
-def _gather(job: Job, rows: Iterator[dict[str, Any]]) -> None:
+def _gather(job: Job, replies: Iterator[bytes]) -> None:
     seen = set[int]()
-    for row in rows:
-        reply: Reply = pickle.loads(row["reply"])
+    for packed in replies:
+        reply: Reply = pickle.loads(packed)
         if reply.trouble:
             raise RayError(reply.trouble)
         if reply.chunk in seen:

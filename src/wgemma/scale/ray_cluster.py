@@ -16,6 +16,7 @@ from wgemma.errors import Error, SettingsError
 LOCAL = "local"  # the address that starts Ray here
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # nothing is printed between our own lines
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
