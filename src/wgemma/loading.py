@@ -230,7 +230,8 @@ def open_device(wanted: str | int | None = None) -> Device:
     if not found:
         hint = "no WebGPU adapter was found" if wanted in (None, "") else f"no adapter is called {shown(wanted)}"
         if isinstance(wanted, int):
-            hint = f"there is no adapter {wanted}: this machine has {counted(len(every), 'adapter')}, from number 0 on"
+            there = f"this machine has {counted(len(every), 'adapter')}, from number 0 on"
+            hint = f"there is no adapter {shown(wanted)}: {there}"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])
 

@@ -151,6 +151,13 @@ def test_every_command_of_the_readme_works(
         shutil.copy(data / "embedded/transcripts-0.wav", name)
     Path("data.jsonl").write_text(re.search(r"```json\n(.*?)```", README, re.DOTALL)[1])  # type: ignore[index]
     Path("person.json").write_text('{"type": "object", "properties": {"age": {"enum": [12, 13]}}, "required": ["age"]}')
+    request = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": "wgemma-tiny", "input": "a"},
+    }
+    Path("requests.jsonl").write_text(json.dumps(request) + "\n")
     ran = [command for command in commands() if in_a_test(command)]
     assert len(ran) >= 12
     for command in ran:

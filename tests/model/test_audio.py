@@ -272,7 +272,7 @@ def tensor(name: str, **changes: Any) -> Callable[[Gguf], None]:
         (tensor("a.conv1d.1.weight", shape=(3, 3, 32, 128)), "has shape"),
         (tensor("a.blk.0.conv_dw.weight", shape=(128, 5)), "must be 1 to 64"),
         (tensor("a.blk.0.ffn_norm.weight", type="Q8_0"), "has type Q8_0"),
-        (tensor("a.blk.0.attn_q.weight", type="IQ4_NL"), "has type IQ4_NL"),
+        (tensor("a.blk.0.attn_q.weight", type="IQ2_XXS"), "has type IQ2_XXS"),
         (tensor("a.blk.0.attn_q.input_min", shape=(2,)), "has shape"),
         (tensor("mm.a.input_projection.weight", shape=(1, 192 * 256)), "must be 1 to"),
         (tensor("mm.a.input_projection.weight", shape=(256, 192)), "has shape"),

@@ -68,7 +68,7 @@ def _replicas(text: str) -> tuple[int, int]:
         found = (int(words[0]), int(words[1]))
         if 1 <= found[0] <= found[1]:
             return found
-    raise argparse.ArgumentTypeError("replicas are a number, or two such as 1:8")
+    raise argparse.ArgumentTypeError("a number of replicas, or two such as 1:8")
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -104,7 +104,7 @@ def revised_header(
     old = b"".join(_entry(t.name, t, t.type, t.offset - start) for t in tensors if t.offset >= start)
     known = struct.unpack_from("<Q", head, 8)[0] == len(tensors) and all(t.offset >= start for t in tensors)
     if not known or not head[:end].endswith(old):
-        raise ValueError("these tensors are not the table's")
+        raise ValueError("the tensors are not the table's")
     growths = {t.offset: growth(t, kinds[t.name], alignment) for t in tensors if t.name in kinds}
 
     def moved(offset: int) -> int:

@@ -7,12 +7,12 @@ several in hand, so that its engine does not run dry between two. The driver alo
 """
 
 import asyncio
+import json
 import logging
-import pickle
 import platform
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from wgemma.scale.desk import Desk
 from wgemma.scale.job import Job, pending
 from wgemma.scale.ray_cluster import RayError, first_line, own_device, resources
 from wgemma.scale.results import Record, read_results, refused
-from wgemma.scale.rows import BadRow, Row, read_rows
+from wgemma.scale.rows import BadRow, Line, Request, Row, read_rows
 from wgemma.serve.settings import Settings
 
 IN_HAND = 4  # chunks a worker answers at the same time
@@ -44,6 +44,11 @@ class Chunk:
     skipped: int
     skipped_size: int
 
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Chunk":
+        told = json.loads(data)
+        return cls(**told | {"rows": list(map(_row, told["rows"]))})
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -54,6 +59,21 @@ class Reply:
     skipped: int
     skipped_size: int
     trouble: str = ""
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Reply":
+        told = json.loads(data)
+        return cls(**told | {"records": [Record(**one | {"text": one["text"].encode()}) for one in told["records"]]})
+
+
+def _packed(value: Chunk | Reply) -> bytes:
+    """As JSON, for the way through Ray."""
+    return json.dumps(asdict(value), default=bytes.decode).encode()
+
+
+def _row(told: dict[str, Any]) -> Row:
+    told["line"] = Line(**told["line"])
+    return Request(**told) if "path" in told else BadRow(**told)
 
 
 def answer_by_ray(job: Job, requests: Path, results: Path, settings: Settings, model: str | None, workers: int) -> None:
@@ -95,7 +115,7 @@ def _end(tables: Any) -> None:
 def _gather(job: Job, replies: Iterator[bytes]) -> None:
     seen = set[int]()
     for packed in replies:
-        reply: Reply = pickle.loads(packed)
+        reply = Reply.unpacked(packed)
         if reply.trouble:
             raise RayError(reply.trouble)
         if reply.chunk in seen:
@@ -132,15 +152,15 @@ def _chunks(requests: Path, results: Path, known: int, size: int) -> Iterator[py
             if done:
                 skipped, skipped_size = skipped + 1, skipped_size + row.line.size
             else:
-                rows.append(row)
+                rows.append(replace(row, line=replace(row.line, text=None)))  # it is read; that is enough
             if len(rows) == size or skipped == 1000 * size:
                 yield _cell("chunk", Chunk(number, rows, skipped, skipped_size))
                 rows, number, skipped, skipped_size = [], number + 1, 0, 0
         yield _cell("chunk", Chunk(number, rows, skipped, skipped_size))
 
 
-def _cell(name: str, value: Any) -> pyarrow.Table:
-    return pyarrow.table({name: pyarrow.array([pickle.dumps(value)], pyarrow.large_binary())})
+def _cell(name: str, value: Chunk) -> pyarrow.Table:
+    return pyarrow.table({name: pyarrow.array([_packed(value)], pyarrow.large_binary())})
 
 
 class Worker:
@@ -159,7 +179,7 @@ class Worker:
             self._trouble = str(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, bytes]:
-        chunk: Chunk = pickle.loads(row["chunk"])
+        chunk = Chunk.unpacked(row["chunk"])
         records = list[Record]()
         if not self._trouble:
             try:
@@ -167,7 +187,7 @@ class Worker:
             except Error as error:
                 self._trouble = str(error)
         trouble = f"the worker on {platform.node()} cannot go on: {self._trouble}" if self._trouble else ""
-        return {"reply": pickle.dumps(Reply(chunk.number, records, chunk.skipped, chunk.skipped_size, trouble))}
+        return {"reply": _packed(Reply(chunk.number, records, chunk.skipped, chunk.skipped_size, trouble))}
 
     async def _answer(self, chunk: Chunk) -> list[Record]:
         return list(await asyncio.gather(*map(self._record, chunk.rows)))
