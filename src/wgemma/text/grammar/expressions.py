@@ -9,14 +9,14 @@ The alphabet is 0 … 255 for bytes and 256 … for special tokens. No live expr
 completed any more is `NOTHING`. An expression may call rules (`Invoke`); `automaton` keeps the stack for those.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-BYTES = (1 << 256) - 1
+from wgemma.text.grammar.byte_sets import BYTES, Classes, each_apart, lowest, refined
+from wgemma.text.grammar.sorted_words import branches, narrowed
+
 Call = tuple["Rule", "Node"]
-Classes = tuple[int, ...]
 
 _SEARCHED = 4000  # states looked at to find one word of an intersection
 _COMPILING = 40_000  # expressions made by one search before anything is written; each takes some 20 µs
@@ -593,49 +593,6 @@ def merged(calls: list[Call], pool: Pool) -> tuple[Call, ...]:
     for rule, rest in calls:
         rests.setdefault(rule, []).append(rest)
     return tuple((rule, found[0] if len(found) == 1 else pool.either(found)) for rule, found in rests.items())
-
-
-def refined(partitions: Iterable[Classes]) -> Classes:
-    """The sets of bytes that none of the partitions takes apart."""
-    result: Classes = (BYTES,)
-    for partition in dict.fromkeys(partitions):
-        if partition != (BYTES,):
-            result = tuple(same for old in result for new in partition if (same := old & new))
-    return result
-
-
-def each_apart(mask: int) -> Classes:
-    """Every byte of `mask` alone, and all others together."""
-    result, rest = [], mask & BYTES
-    while rest:
-        result.append(rest & -rest)
-        rest &= rest - 1
-    return (*result, BYTES & ~mask) if BYTES & ~mask else tuple(result)
-
-
-def lowest(mask: int) -> int:
-    """The smallest of a set of symbols."""
-    return (mask & -mask).bit_length() - 1
-
-
-def narrowed(texts: Sequence[bytes], low: int, high: int, depth: int, symbol: int) -> tuple[int, int]:
-    """Those of `texts[low:high]` that go on with `symbol`; they are sorted and share their first `depth` bytes."""
-    if symbol > 255:
-        return 0, 0
-    prefix = texts[low][:depth]
-    start = bisect_left(texts, prefix + bytes((symbol,)), low, high)
-    return start, high if symbol == 255 else bisect_left(texts, prefix + bytes((symbol + 1,)), start, high)
-
-
-def branches(texts: Sequence[bytes], low: int, high: int, depth: int) -> Iterator[tuple[int, int, int]]:
-    """The bytes that `texts[low:high]` go on with after `depth` bytes, each with its range."""
-    if low < high and len(texts[low]) == depth:
-        low += 1
-    while low < high:
-        symbol = texts[low][depth]
-        _, end = narrowed(texts, low, high, depth, symbol)
-        yield symbol, low, end
-        low = end
 
 
 def matches(node: Node, text: bytes) -> bool:
