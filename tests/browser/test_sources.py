@@ -87,7 +87,7 @@ def test_a_download_goes_on_while_the_page_before_still_holds_its_file(
         for await (const [name, entry] of place) {
           if (!name.endsWith(".gguf")) continue;
           const held = await entry.createSyncAccessHandle();
-          setTimeout(() => held.close(), 1000);
+          setTimeout(() => (held.close(), close()), 1000);
           postMessage(name);
         }"""
     )

@@ -128,6 +128,7 @@ export class Store {
           if (i % BATCH === BATCH - 1) await done(request);
         }
       }
+      transaction.commit(); // now, and not when the page has seen all of it: it may be about to reload
     } catch (error) {
       transaction.abort();
       await finished.catch(() => {});
