@@ -4,7 +4,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -99,7 +99,13 @@ def open_results(path: Path, *, resume: bool, again: str) -> Iterator[Results]:
     with _told(path), lock, path.open("r+b" if path.exists() else "x+b") as file:
         before, end = read_results(file, path)
         file.truncate(file.seek(end))
-        yield Results(file, before)
+        try:
+            yield Results(file, before)
+        except BaseException:
+            if not file.seek(0, os.SEEK_END):  # nothing came of it
+                with suppress(OSError):
+                    path.unlink()
+            raise
         os.fsync(file.fileno())
 
 
