@@ -33,11 +33,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--list", action="store_true", help="name what is refused or wrong")
     options = parser.parse_args()
+    files = sorted(options.folder.glob("*.json"))
+    if not files:
+        parser.error(f"{options.folder} has no tests.")
     total: Counter[str] = Counter()
     print("| keyword | " + " | ".join(COLUMNS) + " |")
     print("|---" * (len(COLUMNS) + 1) + "|")
     remarks: list[str] = []
-    for file in sorted(options.folder.glob("*.json")):
+    for file in files:
         counts: Counter[str] = Counter()
         for case in json.loads(file.read_text("utf-8")):
             _try(case, counts, remarks, file.stem)
