@@ -91,7 +91,7 @@ BROKEN = [
     ("embed", "block_iq3_xxs", "0x01010101u", "0x02020202u"),
     ("embed", "byte_scale", "(at & 1u) * 8u", "0u"),
     ("embed", "bit_planes", "2u, 0x33333333u", "2u, 0x55555555u"),
-    ("embed", "iq4_levels", "(w & ~x)", "w"),
+    ("embed", "iq4_levels", "(w & near)", "w"),
     ("embed", "block_mxfp4", "x | (z & ~w)", "x | z"),
     ("repack", "put_planes", "(element >> 2u));", "(element >> 3u));"),
     ("repack", "grid", "select(8u + level, 7u - level", "select(8u + level, 8u - level"),

@@ -1,15 +1,21 @@
 // 32 codes as planes of bits: bit 8j + i of plane p is bit p of element 4i + j. Types with uneven levels compute the bits
 // of all 32 levels at once from those of their codes, which is cheaper than looking each one up. Codes is codes.wgsl's.
 
-// Planes 0–3 and 4–7 → the bytes they stand for: in every byte, rows of bits become columns.
-fn gathered(planes: Codes) -> Codes {
-  let a = traded(planes, 4u, 0x0f0f0f0fu);
-  let b = traded(Codes(vec4<u32>(a.low.xy, a.high.xy), vec4<u32>(a.low.zw, a.high.zw)), 2u, 0x33333333u);
-  let c = traded(
-    Codes(vec4<u32>(b.low.x, b.high.x, b.low.z, b.high.z), vec4<u32>(b.low.y, b.high.y, b.low.w, b.high.w)),
+// Planes 0–3 and 4–7 → the bytes they stand for: in every byte, rows of bits become columns. Planes of zeros cost least
+// in this order.
+fn gathered(p: Codes) -> Codes {
+  let a = traded(
+    Codes(vec4<u32>(p.low.xz, p.high.xz), vec4<u32>(p.low.yw, p.high.yw)),
     1u, 0x55555555u,
   );
-  return Codes(vec4<u32>(c.low.x, c.high.x, c.low.y, c.high.y), vec4<u32>(c.low.z, c.high.z, c.low.w, c.high.w));
+  let b = traded(
+    Codes(vec4<u32>(a.low.x, a.high.x, a.low.z, a.high.z), vec4<u32>(a.low.y, a.high.y, a.low.w, a.high.w)),
+    2u, 0x33333333u,
+  );
+  return traded(
+    Codes(vec4<u32>(b.low.xy, b.high.xy), vec4<u32>(b.low.zw, b.high.zw)),
+    4u, 0x0f0f0f0fu,
+  );
 }
 
 // Swaps the bits of `low` outside `mask` with those of `high` inside it, `by` lower. b ^ ((a ^ b) & mask) is a where the

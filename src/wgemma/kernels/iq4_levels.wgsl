@@ -2,8 +2,8 @@
 //
 //   −127 −104 −83 −65   −49 −35 −22 −10   1 13 25 38   53 69 89 113
 //
-// Codes are numbered anew (iq4_labels.wgsl): of all numberings, this one needs the fewest operations for the bits of the
-// levels, as signed bytes.
+// Codes are numbered anew (iq4_labels.wgsl), so that the bits of all levels, as signed bytes, follow from each other in
+// eight functions of three operands, which is what a GPU's instruction has.
 
 //#include bit_planes
 //#include one_scale
@@ -13,10 +13,15 @@ fn level_planes(q: vec4<u32>) -> Codes {
   let y = q.y;
   let z = q.z;
   let w = q.w;
-  return Codes(
-    vec4<u32>(~(x & ~(y ^ w)), x & (w | (z & ~y)), ~(y ^ ((x & y) | ~(w | (y & ~z)))), (x & ~y) | (~w & (y | ~z))),
-    vec4<u32>(~z, w ^ (z & (x ^ (y | (w & ~x)))), y ^ (z & (x | y | w)), x ^ (y & z)),
-  );
+  let p7 = y ^ (z & w);
+  let near = (x ^ y) & (x ^ z);
+  let p0 = ~(y & (w ^ near));
+  let p5 = w ^ (~x | (w & near));
+  let p6 = ~(z ^ w ^ p5);
+  let p2 = ~(z ^ w ^ (near & (z | w)));
+  let p1 = y & (p5 | p2);
+  let p3 = z ^ (p1 | (z ^ w));
+  return Codes(vec4<u32>(p0, p1, p2, p3), vec4<u32>(~x, p5, p6, p7));
 }
 
 fn unscaled(raw: Raw) -> Block {

@@ -33,9 +33,7 @@ def deploy(settings: Settings, least: int, most: int, host: str, port: int) -> N
         ray_actor_options=resources(),
         max_ongoing_requests=2 * settings.slots,  # while some are written, the next are ready
         max_queued_requests=settings.queue,
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=least, max_replicas=most, initial_replicas=least, target_ongoing_requests=settings.slots
-        ),
+        autoscaling_config=scaling(settings, least, most),
         request_router_config=RequestRouterConfig(request_router_class=STICKY),
         graceful_shutdown_timeout_s=DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
@@ -47,6 +45,13 @@ def deploy(settings: Settings, least: int, most: int, host: str, port: int) -> N
     except RuntimeError:
         why = "; ".join(one.message for one in serve.status().applications[APP].deployments.values() if one.message)
         raise RayError(f"no replica could be started: {why.strip().rpartition(chr(10))[2][:300]}") from None
+
+
+def scaling(settings: Settings, least: int, most: int) -> AutoscalingConfig:
+    """How many replicas there are: as many as it takes for every request to have a slot."""
+    return AutoscalingConfig(
+        min_replicas=least, max_replicas=most, initial_replicas=least, target_ongoing_requests=settings.slots
+    )
 
 
 def _named(app: ASGIApp) -> ASGIApp:
