@@ -52,52 +52,45 @@ def test_replicas_are_a_number_or_two(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
-def test_streams_outlive_a_drain_and_only_the_killed_replicas_fail(ray_folder: Path) -> None:
+def test_of_two_replicas_one_is_drained_and_one_is_killed(ray_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wgemma.scale.ray_cluster import LOCAL, cluster
     from wgemma.scale.ray_proxy import CALLBACK
     from wgemma.serve.settings import Settings
 
-    settings = Settings(context=256, slots=64)
+    few = ray_folder / "few"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with cluster(LOCAL, CALLBACK):
         import ray
 
-        from wgemma.scale.ray_serve import deploy, undeploy
+        from wgemma.scale import ray_serve
 
-        deploy(settings, 2, 2, "127.0.0.1", port)
+        monkeypatch.setattr(ray_serve, "scaling", lambda *_: _two_until(few))
+        ray_serve.deploy(Settings(context=256, slots=64), 1, 2, "127.0.0.1", port)
         try:
             assert _ask(port, "/health") == {"status": "ok"}
-            endless = _endless(port)
-            # Both replicas are drained while they stream, because new ones take their place: every stream ends well.
-            first, threads = _streams(port, 100, endless)
-            before = _by_session(first)
-            assert len(set(before.values())) == 2 and sum(not stream.complete for stream in first) > 20
-            deploy(settings, 2, 2, "127.0.0.1", port)
-            for thread in threads:
-                thread.join(120)
-            for stream in first:
-                assert stream.complete, (stream.status, stream.lines[-3:])
-                check_chat_stream("\n".join(stream.lines) + "\n")
-            _wait_for(lambda: len(_replicas()) == 2)
-            # One of the new ones is killed while it streams: only its own streams fail, and say so.
-            second, threads = _streams(port, 100, endless)
-            after = _by_session(second)
-            assert len(set(after.values())) == 2 and not set(after.values()) & set(before.values())
-            killed = second[0].replica
+            streams, threads = _streams(port, 200, _endless(port))
+            assert len(set(_by_session(streams).values())) == 2
+            # Ray scales down to one replica: the other one gets nothing new, and has streams to end.
+            few.touch()
+            _wait_for(lambda: _states() == {"RUNNING": 1, "STOPPING": 1})
+            killed = _answering(port)
+            drained = {stream.replica for stream in streams} - {killed}
+            assert all(_unfinished(streams, replica) for replica in (killed, *drained))
             ray.kill(ray.get_actor(f"SERVE_REPLICA::wgemma#replica#{killed}", namespace="serve"))
             for thread in threads:
                 thread.join(120)
-            lost = [stream for stream in second if stream.replica == killed]
-            assert lost and len(lost) < 100
-            for stream in second:
-                if stream.replica != killed:
-                    assert stream.complete, (stream.status, stream.lines[-3:])
-                elif not stream.complete:
-                    assert stream.error == "worker_lost", stream.lines[-3:]
-            assert any(stream.error for stream in lost)
+            for stream in streams:
+                if stream.complete:
+                    check_chat_stream("\n".join(stream.lines) + "\n")
+                else:
+                    assert (stream.replica, stream.error) == (killed, "worker_lost"), stream.lines[-3:]
+            assert any(stream.error for stream in streams)
+            # The drained replica goes, the killed one is replaced.
+            _wait_for(lambda: _states() == {"RUNNING": 1})
+            assert _answering(port) not in {killed, *drained}
         finally:
-            undeploy()
+            ray_serve.undeploy()
 
 
 @pytest.mark.slow
@@ -163,19 +156,51 @@ def _by_session(streams: list[Stream]) -> dict[str, str]:
     return {session: next(iter(replicas)) for session, replicas in found.items()}
 
 
-def _replicas() -> set[str]:
+def _unfinished(streams: list[Stream], replica: str) -> int:
+    return sum(stream.replica == replica and not stream.complete for stream in streams)
+
+
+class TwoUntil:
+    """For Ray's autoscaler: two replicas, and one as soon as there is a file `few`."""
+
+    def __init__(self, few: str) -> None:
+        self.few = few
+
+    def __call__(self, _: Any) -> tuple[int, dict[str, Any]]:
+        return (1 if Path(self.few).exists() else 2), {}
+
+
+def _two_until(few: Path) -> Any:
+    from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+    return AutoscalingConfig(
+        min_replicas=1,
+        max_replicas=2,
+        initial_replicas=2,
+        downscale_delay_s=0,
+        policy=AutoscalingPolicy(policy_function=TwoUntil, policy_kwargs={"few": str(few)}),
+    )
+
+
+def _states() -> dict[str, int]:
+    """How many replicas are running, starting, stopping."""
     from ray import serve
 
-    details = serve.status().applications["wgemma"].deployments["replica"]
-    return _names() if details.replica_states.get("RUNNING") == len(_names()) else set()
+    return {
+        str(getattr(state, "value", state)): count
+        for state, count in serve.status().applications["wgemma"].deployments["replica"].replica_states.items()
+        if count
+    }
 
 
-def _names() -> set[str]:
-    import ray
-
-    prefix = "SERVE_REPLICA::wgemma#replica#"
-    found = ray.util.list_named_actors(all_namespaces=True)
-    return {one["name"].removeprefix(prefix) for one in found if one["name"].startswith(prefix)}
+def _answering(port: int) -> str:
+    """The replica that new requests go to."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().headers["x-replica"] or ""
+    finally:
+        connection.close()
 
 
 def _endless(port: int) -> dict[str, int]:
