@@ -3,7 +3,7 @@
 //   −127 −104 −83 −65   −49 −35 −22 −10   1 13 25 38   53 69 89 113
 //
 // Codes are numbered anew (iq4_labels.wgsl), so that the bits of all levels, as signed bytes, follow from each other in
-// eight functions of three operands, which is what a GPU's instruction has.
+// eight functions of three operands: GPUs often have one instruction for such a function.
 
 //#include bit_planes
 //#include one_scale
