@@ -18,10 +18,11 @@ fn gathered(p: Codes) -> Codes {
   );
 }
 
-// Swaps the bits of `low` outside `mask` with those of `high` inside it, `by` lower. b ^ ((a ^ b) & mask) is a where the
-// mask is set and b elsewhere, in one instruction of three operands; with and, or and the mask's complement it takes two.
+// Swaps the bits of `low` outside `mask` with those of `high` inside it, `by` lower. b ^ ((a ^ b) & m) is a where m is set
+// and b elsewhere, in one instruction of three operands. A compiler that knows m makes it (a & m) | (b & ~m), which takes
+// two; so m is shifted by a parameter's highest bit, which is never set: no row has 2³¹ blocks.
 fn traded(c: Codes, by: u32, mask: u32) -> Codes {
-  let here = vec4<u32>(mask);
+  let here = vec4<u32>(mask << (params.blocks >> 31u));
   let up = c.high << vec4<u32>(by);
   let down = c.low >> vec4<u32>(by);
   return Codes(up ^ ((c.low ^ up) & here), c.high ^ ((down ^ c.high) & here));

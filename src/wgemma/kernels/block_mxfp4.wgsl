@@ -15,8 +15,8 @@ fn codes_of(raw: Raw) -> Codes {
   let z = raw.q.z;
   let w = raw.q.w;
   return gathered(Codes(
-    vec4<u32>(x & z, w & (x | z), ~(y ^ (z | w)), x | (z & ~w)),
-    vec4<u32>(~(x | y), 0u, 0u, 0u),
+    vec4<u32>(x & z, w & (x | z), y ^ (z | w), x | (z & ~w)),
+    vec4<u32>(y & ~x, 0u, 0u, 0u),
   ));
 }
 
