@@ -80,10 +80,11 @@ class Server:
             return
         if not self.ranges:
             self._head(request, 200, {"Content-Length": str(len(self.data))} if self.length else {})
-            if "drip" in request.path:
-                request.wfile.write(self.data[:8])
+            first = 8 if "drip" in request.path else 0
+            if first:
+                request.wfile.write(self.data[:first])
                 self.dripping.wait(0.2)
-            request.wfile.write(self.data[: self.cut])
+            request.wfile.write(self.data[first : self.cut])
             request.close_connection = True
             return
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["Range"])
@@ -435,6 +436,14 @@ def test_a_whole_file_that_drips_is_given_up(whole: Server, tmp_path: Path, monk
     with pytest.raises(SourceError, match="the server is too slow"):
         download(whole.url + "/m.gguf?drip", folder=tmp_path)
     assert files(tmp_path) == []
+
+
+def test_a_whole_file_may_take_longer_than_a_window(
+    whole: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "WINDOW", 0.05)
+    monkeypatch.setattr(web, "SLOWEST", 0)
+    assert download(whole.url + "/m.gguf?drip", folder=tmp_path).read_bytes() == DATA
 
 
 def test_a_header_can_be_read_from_a_server_without_ranges(

@@ -273,7 +273,7 @@ def _pour(
                 progress(len(data))
                 data = response.read1(1 << 20)
         except (HTTPException, OSError, ValueError):
-            pace.seconds_left()  # raises if it was too slow; otherwise the missing bytes are noticed later
+            pace.check()  # raises if it was too slow; otherwise the missing bytes are noticed later
         os.fsync(file.fileno())
     return have, digest.hexdigest()
 

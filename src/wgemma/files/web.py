@@ -49,18 +49,18 @@ class Pace:
     def count(self, nbytes: int) -> None:
         self._received += nbytes
 
-    def seconds_left(self) -> float:
-        """The seconds left in this window; raises `SourceError` if too little arrived in the last one."""
+    def check(self) -> None:
+        """Raises `SourceError` if a window has ended and too little arrived in it."""
         spent = time.monotonic() - self._began
-        if spent >= WINDOW:
-            if self._received < SLOWEST * WINDOW:
-                raise SourceError(
-                    f"{self._name}: the server is too slow: {self._received} bytes in {spent:.0f} seconds. "
-                    "Try again later; a download resumes where it stopped."
-                )
-            self._began += spent
-            self._received, spent = 0, 0.0
-        return WINDOW - spent
+        if spent < WINDOW:
+            return
+        if self._received < SLOWEST * WINDOW:
+            raise SourceError(
+                f"{self._name}: the server is too slow: {self._received} bytes in {spent:.0f} seconds. "
+                "Try again later; a download resumes where it stopped."
+            )
+        self._began += spent
+        self._received = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _handlers(pace: Pace) -> list[Any]:
     class Paced(HTTPResponse):
         def __init__(self, sock: "socket", *args: Any, **options: Any) -> None:
             super().__init__(sock, *args, **options)
-            self.fp = io.BufferedReader(_PacedSocket(self.fp, sock, pace))
+            self.fp = io.BufferedReader(_PacedSocket(self.fp, pace))
 
     def connection(kind: Any, *args: Any, **options: Any) -> Any:
         made = kind(*args, **options)
@@ -260,18 +260,16 @@ def _handlers(pace: Pace) -> list[Any]:
 class _PacedSocket(io.RawIOBase):
     """A socket's bytes. Its timeout counts from byte to byte; the pace holds for all of them, headers included."""
 
-    def __init__(self, file: Any, sock: "socket", pace: Pace) -> None:
+    def __init__(self, file: Any, pace: Pace) -> None:
         self._file = file
         self._raw = file.raw
-        self._sock = sock
-        self._timeout = sock.gettimeout() or WINDOW
         self._pace = pace
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int | None:
-        self._sock.settimeout(min(self._timeout, self._pace.seconds_left()))
+        self._pace.check()
         count: int | None = self._raw.readinto(target)
         return count
 
