@@ -259,6 +259,24 @@ def test_a_model_too_large_to_keep_can_be_used_without_keeping_it(app):
     assert app.page.evaluate("() => scripted.loads.at(-1).save") is False
 
 
+# Chats take a while to open, as on a busy machine.
+SLOW_STORE = """const open = IDBFactory.prototype.open;
+IDBFactory.prototype.open = function (...how) {
+  const request = open.apply(this, how);
+  const set = (heard) => request.addEventListener("success", () => setTimeout(heard, 1000));
+  return Object.defineProperty(request, "onsuccess", { set });
+};"""
+
+
+def test_no_click_is_lost_while_the_page_starts(visit):
+    app = visit(init=SLOW_STORE)
+    app.page.goto(app.url)
+    app["settings"].click()
+    app["settings-close"].click()
+    app.ready()
+    assert app.ask("Hello") == "You said it."
+
+
 def test_loading_can_be_cancelled(visit):
     app = visit(init="globalThis.scripted = {pause: 500}")
     app.page.goto(app.url)

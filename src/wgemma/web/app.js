@@ -87,6 +87,8 @@ class App {
     for (const key of document.querySelectorAll("[data-mod]")) key.prepend(hasCommandKey ? "⌘" : "Ctrl ");
     this.#listen();
     themeButton();
+    // Before, a click would have been lost.
+    for (const place of document.querySelectorAll("[inert]")) place.removeAttribute("inert");
     this.engine.addEventListener("change", () => this.#drawState());
     this.#drawState();
     if (!this.store.lasting) notice("storage", this.store.sentence);
