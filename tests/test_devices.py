@@ -19,7 +19,7 @@ def test_every_adapter_opens_by_its_number() -> None:
 
 def test_digits_beyond_the_numbers_are_part_of_a_name() -> None:
     name = str(adapters()[0].info["device"])
-    digits = next((word for word in name.split() if word.isdigit() and int(word) >= len(adapters())), None)
+    digits = next((word for word in name.split() if word.isdigit() and len(word) > 2), None)
     if digits is None:
         pytest.skip("the adapter's name has no number")
     device = open_device(digits)
@@ -27,9 +27,10 @@ def test_digits_beyond_the_numbers_are_part_of_a_name() -> None:
     device.close()
 
 
-@pytest.mark.parametrize("wanted", [len(adapters()), -1, 1000])
-def test_a_number_that_no_adapter_has_is_told(wanted: int) -> None:
-    with pytest.raises(wgemma.DeviceError, match=rf"no adapter {wanted}: this machine has \d.*wgemma doctor"):
+# "15" is part of llvmpipe's name, too: that must not open it.
+@pytest.mark.parametrize("wanted", [len(adapters()), -1, 1000, "15", "99"])
+def test_a_number_that_no_adapter_has_is_told(wanted: int | str) -> None:
+    with pytest.raises(wgemma.DeviceError, match=rf"no adapter '?{wanted}'?: this machine has \d.*wgemma doctor"):
         open_device(wanted)
 
 

@@ -18,6 +18,7 @@ from wgemma.errors import DeviceError, ModelError, SettingsError
 from wgemma.files.adapters import fitting_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate
+from wgemma.files.sources import is_url
 from wgemma.gpu.device import Device
 from wgemma.gpu.ledger import Ledger
 from wgemma.habits import refuse_unknown_options
@@ -109,13 +110,18 @@ async def _load(
 
 async def open_files(files: ModelFiles, loading: Loading, *, projector: str | Path | None = None) -> Model:
     """The model in these files, with its own adapters and the requested ones."""
-    projectors = files.projectors if projector is None else [locate(projector).model]
+    projectors = files.projectors if projector is None else [_projector(projector)]
     with ExitStack() as unless_loaded:
         paths = [_on_disk(file, loading.progress) for file in (files.model, *projectors)]
         opened = [unless_loaded.enter_context(await Gguf.aopen(path)) for path in paths]
         model = await assemble(files, opened, replace(loading, adapters=[*_own_adapters(files), *loading.adapters]))
         unless_loaded.pop_all()
         return model
+
+
+def _projector(target: str | Path) -> Any:
+    """A projector's file: a path or URL, never a model's name."""
+    return locate(target if is_url(str(target)) else Path(target)).model
 
 
 def _own_adapters(files: ModelFiles) -> list[tuple[Any, str | None, float]]:
@@ -225,21 +231,23 @@ def open_device(wanted: str | int | None = None) -> Device:
     """Opens the best adapter, the one of that number, or the first whose name contains `wanted`."""
     from wgemma.gpu.native import NativeDevice, adapters
 
-    every = adapters()
-    found = [adapter for i, adapter in enumerate(every) if _is_wanted(adapter, i, len(every), wanted)]
+    every, number = adapters(), _number(wanted)
+    if number is not None:
+        found = [adapter for i, adapter in enumerate(every) if i == number]
+    else:
+        name = str(wanted or "").lower()
+        found = [adapter for adapter in every if name in str(adapter.info["device"]).lower()]
     if not found:
         hint = "no WebGPU adapter was found" if wanted in (None, "") else f"no adapter is called {shown(wanted)}"
-        if isinstance(wanted, int):
+        if number is not None:
             there = f"this machine has {counted(len(every), 'adapter')}, from number 0 on"
             hint = f"there is no adapter {shown(wanted)}: {there}"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])
 
 
-def _is_wanted(adapter: Any, number: int, count: int, wanted: str | int | None) -> bool:
-    """Digits are a number if there is such an adapter, otherwise part of a name: 1, or 4090."""
-    if wanted is None:
-        return True
-    if isinstance(wanted, int) or (wanted.isascii() and wanted.isdigit() and int(wanted) < count):
-        return number == int(wanted)
-    return wanted.lower() in str(adapter.info["device"]).lower()
+def _number(wanted: str | int | None) -> int | None:
+    """An adapter's number: digits are one, unless there are so many that they are part of a name, as in 4090."""
+    if isinstance(wanted, str):
+        return int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) <= 2 else None
+    return wanted
