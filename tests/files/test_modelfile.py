@@ -45,13 +45,35 @@ def test_every_instruction_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "system"),
+    [
+        ('SYSTEM "one\ntwo"', "one\ntwo"),  # as Ollama writes it
+        ('SYSTEM "one\r\ntwo"\r\nPARAMETER top_k 3', "one\ntwo"),
+        ('SYSTEM "he said', '"he said'),
+        ("SYSTEM one\u2028two\ftwo", "one\u2028two\ftwo"),
+        ('SYSTEM say """', 'say """'),
+        ('SYSTEM """one"""', "one"),
+        ('SYSTEM ""', ""),
+        ("REQUIRES 0.14.0\nSYSTEM x", "x"),
+    ],
+)
+def test_texts_are_read_as_ollama_writes_them(text: str, system: str) -> None:
+    assert parse_modelfile(f"\ufeffFROM x\n{text}").system == system
+
+
+def test_a_message_may_go_over_several_lines() -> None:
+    said = parse_modelfile('FROM x\nMESSAGE user "one\ntwo"\nMESSAGE assistant three')
+    assert said.messages == [{"role": "user", "content": "one\ntwo"}, {"role": "assistant", "content": "three"}]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "has no FROM"),
         ("SYSTEM x", "has no FROM"),
         ("FROM", "line 1 .*FROM has no value"),
         ("FROM x\nTEMPLATE {{ .System }}", "line 2 .*wgemma renders Gemma's prompts itself and runs no templates"),
-        ("FROM x\n\nREQUIRES 1", "line 3 .*REQUIRES is not supported. There are FROM"),
+        ("FROM x\n\nCMD 1", "line 3 .*CMD is not supported. There are FROM"),
         ("FROM x\nRENDERER llama", "RENDERER is not supported"),
         ("FROM x\nPARAMETER heat 5", "there is no parameter 'heat'. There are frequency_penalty"),
         ("FROM x\nPARAMETER top_k 0.5", "top_k is '0.5'; it must be a whole number"),

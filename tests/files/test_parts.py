@@ -128,6 +128,7 @@ def test_names_of_parts() -> None:
     for name in ("a.gguf", "a-00001-of-00001.gguf", "a-00004-of-00003.gguf", "a-00000-of-00003.gguf", "a-1-of-3.gguf"):
         assert part_names(name) == [name]
     assert part_names("a-00001-of-99999.gguf") == ["a-00001-of-99999.gguf"]
+    assert part_names("A-00002-OF-00002.GGUF") == ["A-00001-OF-00002.GGUF", "A-00002-OF-00002.GGUF"]
     assert whole_name("a-00002-of-00003.gguf") == "a.gguf" and whole_name("a.gguf") == "a.gguf"
 
 

@@ -7,7 +7,8 @@
     a pirate.\"\"\"
     MESSAGE user Who are you?
 
-A value in three quotes may go over several lines. Prompts are rendered by wgemma itself, so a TEMPLATE is refused.
+A value in quotes, one or three of them, may go over several lines. Prompts are rendered by wgemma itself, so a TEMPLATE
+is refused.
 """
 
 import re
@@ -57,7 +58,7 @@ def _wrong(number: int, reason: str) -> StoreError:
 
 def _instructions(text: str) -> list[tuple[int, str, str]]:
     """(line number, instruction, value) of each."""
-    lines, found, at = text.splitlines(), [], 0
+    lines, found, at = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"), [], 0
     while at < len(lines):
         number, line = at + 1, lines[at]
         at += 1
@@ -67,17 +68,15 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
         if matched is None:
             raise _wrong(number, f"{shown(line.strip())} is no instruction.")
         word, value = matched[1].upper(), (matched[2] or "").strip()
-        start = value.find(QUOTES)
-        if start >= 0 and value.find(QUOTES, start + 3) < 0:
-            pieces = [value]
-            while at < len(lines) and QUOTES not in lines[at]:
-                pieces.append(lines[at])
-                at += 1
-            if at == len(lines):
+        argument = ["", *value.split(None, 1)][-1] if word in ("MESSAGE", "PARAMETER") else value
+        quotes = next((quotes for quotes in (QUOTES, '"') if argument.startswith(quotes)), None)
+        if quotes is not None and quotes not in argument[len(quotes) :]:
+            end = next((i for i in range(at, len(lines)) if quotes in lines[i]), None)
+            if end is not None:
+                value = "\n".join([value, *lines[at:end], lines[end].rstrip()])
+                at = end + 1
+            elif quotes == QUOTES:
                 raise _wrong(number, 'the text after """ has no end.')
-            pieces.append(lines[at].rstrip())
-            at += 1
-            value = "\n".join(pieces)
         found.append((number, word, value))
     return found
 
@@ -113,6 +112,8 @@ def _apply(found: Modelfile, word: str, value: str) -> None:
             found.messages.append({"role": role, "content": _unquoted(rest)})
         case "RENDERER" | "PARSER" if text == OURS:
             pass
+        case "REQUIRES":
+            pass  # a version of Ollama's
         case "TEMPLATE" if text.replace(" ", "") == "{{.Prompt}}":
             pass  # what Ollama writes for models whose prompts it renders by code
         case "TEMPLATE":

@@ -19,7 +19,7 @@ from wgemma.files.sources import Buffer, Source, check_span, is_url
 MAX_PARTS = 256  # each is an open file
 
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
-_NAME = re.compile(r"(?is)(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<end>\.gguf)")
+_NAME = re.compile(r"(?is)(?P<stem>.*)-(?P<number>[0-9]{5})(?P<of>-of-)(?P<count>[0-9]{5})(?P<end>\.gguf)")
 
 
 def part_count(metadata: Mapping[str, Any]) -> int:
@@ -38,7 +38,7 @@ def part_names(name: str) -> list[str]:
     count = int(found["count"]) if found else 1
     if found is None or not 2 <= count <= MAX_PARTS or not 1 <= int(found["number"]) <= count:
         return [name]
-    return [f"{found['stem']}-{i:05}-of-{count:05}{found['end']}" for i in range(1, count + 1)]
+    return [f"{found['stem']}-{i:05}{found['of']}{count:05}{found['end']}" for i in range(1, count + 1)]
 
 
 def whole_name(name: str) -> str:
