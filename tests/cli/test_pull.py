@@ -123,7 +123,7 @@ def test_without_a_terminal_the_command_is_named(
 
 def test_models_are_copied_and_removed(stores: Stores, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cp", "gemma4:tiny", "mine"]) == 0
-    assert capsys.readouterr().out == "mine:latest is gemma4:tiny.\n"
+    assert capsys.readouterr().out == "gemma4:tiny is now also mine:latest.\n"
     assert main(["show", "mine"]) == 0 and main(["verify", "mine"]) == 0
     assert main(["rm", "mine"]) == 0
     assert "Deleted mine:latest.\n" in capsys.readouterr().out
@@ -148,6 +148,25 @@ def test_a_modelfile_becomes_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (found.system, found.params["top_k"]) == ("Be brief.", 3)
     assert found.messages == [{"role": "user", "content": "Hi"}]
     assert main(["verify", "mine"]) == 0
+
+
+def test_the_embedded_model_can_be_copied_and_built_upon(
+    tmp_path: Path, stores: Stores, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["create", "mine", "-f", written(tmp_path, "FROM wgemma-tiny\nSYSTEM Be brief.")]) == 0
+    assert main(["cp", "wgemma-tiny", "other"]) == 0
+    assert capsys.readouterr().out.endswith("wgemma-tiny:latest is now also other:latest.\n")
+    assert main(["verify", "mine"]) == 0
+    embedded, mine = locate(None), locate("mine")
+    assert isinstance(embedded.model, Path) and isinstance(mine.model, Path)
+    assert mine.model.read_bytes() == embedded.model.read_bytes()
+    assert (mine.system, mine.params, locate("other").params) == ("Be brief.", embedded.params, embedded.params)
+
+
+@pytest.mark.parametrize("verb", ["pull", "rm"])
+def test_the_embedded_model_is_not_pulled_or_deleted(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "wgemma-tiny"]) == 1
+    assert "wgemma-tiny comes with wgemma: " in capsys.readouterr().err
 
 
 def test_files_begin_at_the_modelfiles_folder(tmp_path: Path, blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +202,7 @@ def test_an_adapter_of_either_form_comes_along(tmp_path: Path, blob: Path, form:
         ("FROM gemma4:tiny\nTEMPLATE x", "runs no templates"),
         ("FROM gemma4:nothing", "is not on this computer"),
         ("FROM ./nothing.gguf", "no such file"),
+        (f"FROM {'x' * 300}", "is not a model name"),
         ("FROM llama-mini", "wgemma runs gemma4 only"),
         ("FROM gemma4:tiny\nADAPTER ./nothing.gguf", "nothing.gguf"),
     ],

@@ -1,6 +1,7 @@
 """Models are copied, deleted and created in wgemma's store; Ollama's is only read."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from gguf_parts import cut
 from gguf_writer import write_gguf
 from registry_server import digest
 from wgemma.errors import Error, StoreError
+from wgemma.files import keeping
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import blob_place, has_blob, put_blob
 from wgemma.files.locate import locate
@@ -88,6 +90,15 @@ def test_a_manifest_that_cannot_be_read_keeps_all_blobs(stores: Stores) -> None:
     assert stores.own.names() == []
 
 
+def test_a_model_with_all_the_layers_it_may_have_keeps_only_its_own_blobs(stores: Stores) -> None:
+    base = stores.ollama.model("gemma4:tiny")
+    made("full", Recipe(base="gemma4:tiny", licenses=[str(i) for i in range(256 - len(base.layers))]))
+    made("other", Recipe(base="gemma4:tiny", system="Be brief."))
+    count = len(list((stores.own.root / "blobs").iterdir()))
+    list(delete("other"))
+    assert len(list((stores.own.root / "blobs").iterdir())) == count - 1  # the system turn
+
+
 def test_only_what_is_ours_is_deleted(stores: Stores) -> None:
     assert reason(delete("gemma4:tiny")) == "not_allowed"
     assert reason(delete("gemma4:nothing")) == "not_found"
@@ -113,6 +124,42 @@ def test_a_blob_must_hash_to_its_name(stores: Stores) -> None:
     assert not has_blob(stores.own, digest(b"one")) and list((stores.own.root / "blobs").iterdir()) == []
     put_blob(stores.own, digest(b"one"), [b"o", b"ne"])
     assert has_blob(stores.own, digest(b"one"), 3) and not has_blob(stores.own, digest(b"one"), 4)
+
+
+@pytest.mark.parametrize("name", ["manifest.partial", "store.lock", "blobs/sha256-{}.partial", "blobs/sha256-{}.lock"])
+def test_links_in_the_store_are_replaced_and_not_followed(stores: Stores, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    os.utime(victim, (0, 0))
+    link = stores.own.root / name.format(digest(b"Be brief.").removeprefix("sha256:"))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    made("mine", Recipe(base="gemma4:tiny", system="Be brief."))
+    assert victim.read_bytes() == b"mine"
+
+
+def test_a_folder_that_leads_out_of_the_store_is_refused_before_anything_is_written(
+    stores: Stores, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    stores.own.root.mkdir()
+    (stores.own.root / "blobs").symlink_to(tmp_path / "disk")
+    with pytest.raises(StoreError, match="To keep models on another disk, set WGEMMA_MODELS"):
+        list(copy("gemma4:tiny", "mine"))
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_lock_of_another_machine_is_named_and_not_waited_for_for_ever(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PATIENCE", 0.1)
+    lock = keeping.lock_place(stores.own, digest(b"Be brief."))
+    lock.parent.mkdir(parents=True)
+    lock.write_text("12 container9")
+    with pytest.raises(StoreError, match=rf"process 12 on container9. If there is no such process, delete {lock}\."):
+        list(create("mine", Recipe(base="gemma4:tiny", system="Be brief.")))
+    lock.unlink()
+    made("mine", Recipe(base="gemma4:tiny", system="Be brief."))
 
 
 # -- new models
@@ -175,6 +222,27 @@ def test_a_model_is_made_of_parts(stores: Stores, blob: Path) -> None:
 )
 def test_a_bad_recipe_makes_nothing(stores: Stores, recipe: Recipe, code: str) -> None:
     assert reason(create("mine", recipe)) == code
+    assert stores.own.names() == []
+
+
+def test_what_is_built_upon_counts_towards_the_limits(stores: Stores) -> None:
+    made("mine", Recipe(base="gemma4:tiny", licenses=[f"one {i}" for i in range(200)]))
+    assert reason(create("mine", Recipe(base="mine", licenses=[f"two {i}" for i in range(200)]))) == "bad_recipe"
+    stores.own.model("mine").verify()
+    long = ["x" * (3 << 20), "y" * (2 << 20)]
+    made("long", Recipe(base="gemma4:tiny", licenses=long[:1]))
+    assert reason(create("long", Recipe(base="long", licenses=long[1:]))) == "bad_recipe"
+    stores.own.model("long").verify()
+
+
+def test_adapters_and_models_are_not_taken_for_each_other(stores: Stores) -> None:
+    adapter = put(stores, write_gguf({"general.architecture": "gemma4", "general.type": "adapter"}))
+    notes, model = put(stores, b"notes"), put(stores, write_gguf({"general.architecture": "gemma4"}))
+    with pytest.raises(StoreError, match="Name it as ADAPTER"):
+        list(create("mine", Recipe(files={"x": adapter})))
+    for digest_ in (notes, model):
+        with pytest.raises(Error, match=r"not an adapter|not a GGUF file"):
+            list(create("mine", Recipe(base="gemma4:tiny", adapters={"x": digest_})))
     assert stores.own.names() == []
 
 

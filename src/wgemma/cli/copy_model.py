@@ -15,5 +15,5 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def copy_model(options: argparse.Namespace) -> int:
     list(copy(options.model, options.other))
-    print(f"{Name.parse(options.other)} is {Name.parse(options.model)}.")
+    print(f"{Name.parse(options.model)} is now also {Name.parse(options.other)}.")
     return 0

@@ -5,18 +5,21 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import TemporaryDirectory
 
 from wgemma.cli.output import clean, progress
+from wgemma.embedded import NAME
 from wgemma.errors import StoreError
 from wgemma.files.adapters import fitting_adapter, open_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file
+from wgemma.files.locate import locate
 from wgemma.files.managing import Event, Recipe, create
 from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
 from wgemma.files.names import Name
 from wgemma.files.parts import part_names
-from wgemma.files.paths import user_path
+from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file
 from wgemma.files.registry import FAMILY
 from wgemma.files.stores import Stores
@@ -64,12 +67,12 @@ def _tell(event: Event, *, as_json: bool) -> None:
 
 def _bases(bases: Sequence[str], folder: Path, stores: Stores) -> tuple[str | None, list[Path]]:
     """The model to build upon by name, or the files, all parts of each."""
-    if len(bases) == 1 and bases[0] in stores:
+    if len(bases) == 1 and (bases[0] in stores or bases[0] == NAME):
         return bases[0], []
     files: list[Path] = []
     for text in bases:
         path = _path(text, folder)
-        if not path.is_file():
+        if not S_ISREG(mode(path)):
             if len(bases) == 1 and not text.lower().endswith(".gguf"):
                 stores.model(text)  # raises, with what to do
             raise StoreError(f"FROM {text:.200}: no such file.", "not_found")
@@ -102,7 +105,7 @@ def _adapters(
     """Copies the adapters into the store, as GGUF; raises if one does not fit the model."""
     if not named:
         return {}
-    model = stores.model(base).files if base is not None else next(filter(_is_model, files), files[0])
+    model = locate(base).model if base is not None else next(filter(_is_model, files), files[0])
     with Gguf.open(model) as gguf, TemporaryDirectory() as scratch:
         tensors = find_tensors(Config.from_gguf(gguf), gguf.tensors)
         kept = {}

@@ -18,6 +18,7 @@ from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files.keeping import (
     adopt,
     blob_place,
+    check_folders,
     check_space,
     has_blob,
     holding,
@@ -64,6 +65,7 @@ class Blob:
 def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store] = ()) -> Iterator[dict[str, Any]]:
     """Gets all blobs, from `others` if they have them; yields reports. Closing the iterator stops the downloads, and
     the next call goes on from there."""
+    check_folders(store)
     missing = [blob for blob in blobs if not has_blob(store, blob.digest, blob.size)]
     begun = {blob.digest: size_of(partial_place(store, blob.digest)) or 0 for blob in missing}
     new = [blob for blob in missing if not any(has_blob(other, blob.digest, blob.size) for other in others)]
@@ -71,7 +73,8 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
     report: dict[str, Any] = {}
     for blob in blobs:
         if blob.digest not in begun:
-            break_if_stale(lock_place(store, blob.digest))
+            with writing(str(store.root)):
+                break_if_stale(lock_place(store, blob.digest))
         report = blob.report(min(begun.get(blob.digest, blob.size), blob.size))
         yield report
     crew = _Crew(store, missing, others)
@@ -151,7 +154,9 @@ class _Crew:
                 raise _Stopped
             if owner not in told:
                 told.add(owner)
-                self._told.put({"status": f"waiting for {owner}, which is pulling {blob.short}"})
+                lock = lock_place(self._store, blob.digest).name
+                hint = f"if there is no such process, delete {lock} in the store's blobs"
+                self._told.put({"status": f"waiting for {owner}, which is pulling {blob.short}; {hint}"})
 
         return wait
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
 from wgemma.errors import Error, StoreError
@@ -89,8 +89,10 @@ def writing(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def waiting_for(lock: Path, *, give_up: Callable[[str], None]) -> Iterator[None]:
-    """Holds a lock, waiting for whoever has it; `give_up` gets the owner before each wait, and may raise."""
+def waiting_for(lock: Path, give_up: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Holds a lock, waiting for whoever has it; `give_up` gets the owner before each wait, and may raise. By default it
+    does after a minute."""
+    give_up = give_up or _patience(lock)
     lock.parent.mkdir(parents=True, exist_ok=True)
     while True:
         try:
@@ -106,6 +108,17 @@ def waiting_for(lock: Path, *, give_up: Callable[[str], None]) -> Iterator[None]
         holding.__exit__(None, None, None)
 
 
+def _patience(lock: Path) -> Callable[[str], None]:
+    since = time.monotonic()
+
+    def give_up(owner: str) -> None:
+        if time.monotonic() - since > PATIENCE:
+            what = lock.with_suffix("")
+            raise StoreError(f"{what} is in use by {owner}. If there is no such process, delete {lock}.", "busy")
+
+    return give_up
+
+
 class _Busy(Error):
     """Somebody else holds the lock."""
 
@@ -113,22 +126,26 @@ class _Busy(Error):
 @contextmanager
 def changing(store: Store) -> Iterator[None]:
     """Only one process at a time changes manifests, and what they need."""
-    lock, since = store.root / "store.lock", time.monotonic()
-
-    def give_up(owner: str) -> None:
-        if time.monotonic() - since > PATIENCE:
-            raise StoreError(f"{store.root} is in use by {owner}. If there is no such process, delete {lock}.", "busy")
-
-    with writing(str(store.root)), waiting_for(lock, give_up=give_up):
+    check_folders(store)
+    with writing(str(store.root)), waiting_for(store.root / "store.lock"):
         yield
+
+
+def check_folders(store: Store) -> None:
+    """Raises `StoreError` if a folder of the store is a link to elsewhere, which no reader follows."""
+    for folder in (store.root / "blobs", store.root / "manifests"):
+        if not folder.resolve().is_relative_to(store.root.resolve()):
+            raise StoreError(
+                f"{folder} leads out of the store, so wgemma does not follow it. To keep models on another disk, set "
+                f"{store.variable} to a folder there.",
+                "not_written",
+            )
 
 
 # -- blobs
 
 
-def put_blob(
-    store: Store, digest: str, pieces: Iterable[bytes], give_up: Callable[[str], None] = lambda owner: None
-) -> None:
+def put_blob(store: Store, digest: str, pieces: Iterable[bytes], give_up: Callable[[str], None] | None = None) -> None:
     """Keeps a blob that must hash to `digest`; `give_up` as in `waiting_for`."""
     with writing(f"a blob in {store.root}"), holding(store, digest, give_up):
         _fill(store, digest, pieces)
@@ -137,7 +154,7 @@ def put_blob(
 def _fill(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
     draft = partial_place(store, digest)
     try:
-        with draft.open("wb") as file:
+        with _fresh(draft) as file:
             found = f"sha256:{_poured(pieces, file)}"
             if found != digest:
                 raise StoreError(f"the blob {digest} is damaged: its bytes hash to {found}.", "bad_digest")
@@ -147,10 +164,17 @@ def _fill(store: Store, digest: str, pieces: Iterable[bytes]) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _fresh(draft: Path) -> IO[bytes]:
+    """A file of our own, whatever was there: a link might lead out of the store, and a pipe would block."""
+    draft.unlink(missing_ok=True)
+    return draft.open("xb")
+
+
 @contextmanager
-def holding(store: Store, digest: str, give_up: Callable[[str], None] = lambda owner: None) -> Iterator[None]:
+def holding(store: Store, digest: str, give_up: Callable[[str], None] | None = None) -> Iterator[None]:
     """Holds a blob that is being written; `give_up` as in `waiting_for`."""
-    with waiting_for(lock_place(store, digest), give_up=give_up):
+    check_folders(store)
+    with waiting_for(lock_place(store, digest), give_up):
         yield
 
 
@@ -208,7 +232,7 @@ def adopt(store: Store, other: Store, digest: str, size: int) -> bool:
 
 def check_space(store: Store, needed: int, what: str) -> None:
     """Raises `StoreError` if the disk has no room for `needed` more bytes."""
-    folder = next(folder for folder in (store.root, *store.root.absolute().parents) if folder.is_dir())
+    folder = next(folder for folder in (store.root, *store.root.absolute().parents) if S_ISDIR(mode(folder)))
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StoreError(
@@ -231,7 +255,7 @@ def keep_manifest(store: Store, name: Name, manifest: bytes, blobs: Sequence[Man
         path = store.manifest(name)
         before = _digests(path)
         draft = store.root / "manifest.partial"
-        with draft.open("wb") as file:
+        with _fresh(draft) as file:
             file.write(manifest)
             settle(file)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,8 +299,10 @@ def _digests(path: Path) -> set[str] | None:
         if path.stat().st_size > MAX_JSON:
             return None
         fields = parse_json(path.read_bytes())
-        entries = [fields["config"], *fields["layers"]] if isinstance(fields, Mapping) else []
-        layers = parse_layers(entries, Name.parse("a-manifest"))
+        if not isinstance(fields, Mapping):
+            return None
+        name = Name.parse("a-manifest")
+        layers = [*parse_layers([fields["config"]], name), *parse_layers(fields["layers"], name)]
         return {checked_digest(layer.digest.replace("-", ":").lower()) for layer in layers}
     except (OSError, ValueError, KeyError, TypeError, StoreError):
         return None

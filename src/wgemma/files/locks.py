@@ -28,7 +28,7 @@ _taking = Lock()
 @contextmanager
 def locked(lock: Path, refusal: Callable[[str], Error]) -> Iterator[None]:
     """Holds the lock file; raises `refusal` of the owner (such as "process 12 on host") if someone else does."""
-    lock = lock.resolve()  # two names of one file are one lock
+    lock = _place(lock)
     with _taking:
         if not _take(lock):
             _break_if_stale(lock)
@@ -43,9 +43,14 @@ def locked(lock: Path, refusal: Callable[[str], Error]) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
+def _place(lock: Path) -> Path:
+    """Two names of one folder are one lock. A lock that is a link is not followed: its target is somebody else's."""
+    return lock.parent.resolve() / lock.name
+
+
 def is_held(lock: Path) -> bool:
     """Whether a running process holds the lock file."""
-    lock = lock.resolve()
+    lock = _place(lock)
     return bool(mode(lock)) and not _is_stale(lock)
 
 
@@ -73,7 +78,7 @@ def break_if_stale(lock: Path) -> None:
     """Removes a lock whose owner was killed."""
     if mode(lock):
         with _taking:
-            _break_if_stale(lock.resolve())
+            _break_if_stale(_place(lock))
 
 
 def _break_if_stale(lock: Path) -> None:

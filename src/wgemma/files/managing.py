@@ -3,14 +3,17 @@
 Each is a generator of progress in Ollama's words: `{"status": "pulling manifest"}`, then `{"status": "pulling 4c27…",
 "digest": …, "total": …, "completed": …}` for the blobs, and at last `{"status": "success"}`. What goes wrong is raised.
 Closing a generator stops the work; a pull goes on from there next time. Ollama's own store is never changed: models in
-it can be copied and built upon, and their blobs are taken over without a download.
+it can be copied and built upon, and their blobs are taken over without a download. The embedded model is in no store:
+what is built upon it gets a copy of its file.
 """
 
 import json
 from collections.abc import Container, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from wgemma.embedded import NAME
 from wgemma.errors import StoreError
 from wgemma.files import hub
 from wgemma.files.fetching import fetch
@@ -24,10 +27,12 @@ from wgemma.files.keeping import (
     has_blob,
     holding,
     keep_bytes,
+    keep_file,
     keep_manifest,
     put_blob,
 )
-from wgemma.files.manifests import LAYER, PARAMS, ManifestLayer, is_kind
+from wgemma.files.locate import locate
+from wgemma.files.manifests import LAYER, MAX_LAYERS, PARAMS, ManifestLayer, is_kind
 from wgemma.files.names import Name
 from wgemma.files.ollama import MAX_TEXT, Store, StoredModel
 from wgemma.files.registry import FAMILY, Plan, registry_plan
@@ -38,7 +43,6 @@ __all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob",
 Event = dict[str, Any]
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-MOST_LAYERS = 256  # licenses, files or adapters of a recipe
 
 
 def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Generator[Event, None, None]:
@@ -46,6 +50,7 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     this machine itself."""
     stores = stores or Stores.find()
     name = Name.parse(text)
+    _refuse_embedded(name, "there is nothing to pull")
     if hosts is not None and name.host not in hosts:
         raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
     yield {"status": "pulling manifest"}
@@ -80,7 +85,11 @@ def _hub_plan(name: Name, choice: hub.Choice, store: Store) -> Plan:
 def copy(source: str, target: str, stores: Stores | None = None) -> Generator[Event, None, None]:
     """Gives a model of either store another name in wgemma's."""
     stores = stores or Stores.find()
-    name, model = Name.parse(target), stores.model(source)
+    name = Name.parse(target)
+    if is_embedded(source):
+        yield from create(target, Recipe(source), stores)
+        return
+    model = stores.model(source)
     for layer in model.blobs:
         yield {"status": f"using existing layer {layer.digest}"}
         _take_over(stores, model, layer)
@@ -93,6 +102,7 @@ def delete(text: str, stores: Stores | None = None) -> Generator[Event, None, No
     """Deletes a model from wgemma's store, and the blobs no other model there needs."""
     stores = stores or Stores.find()
     name = Name.parse(text)
+    _refuse_embedded(name, "it cannot be deleted")
     if text not in stores.own and text in stores.ollama:
         reason = f"{name} is in Ollama's store, which wgemma only reads. `ollama rm {name}` deletes it."
         raise StoreError(reason, "not_allowed")
@@ -100,6 +110,16 @@ def delete(text: str, stores: Stores | None = None) -> Generator[Event, None, No
         raise StoreError(f"{name} is not in {stores.own.root}. `wgemma list` shows what is there.", "not_found")
     drop_manifest(stores.own, name)
     yield {"status": "success"}
+
+
+def is_embedded(text: str) -> bool:
+    """Whether this is the name of the model that comes with wgemma."""
+    return Name.parse(text) == Name.parse(NAME)
+
+
+def _refuse_embedded(name: Name, what: str) -> None:
+    if name == Name.parse(NAME):
+        raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_found")
 
 
 def _normal(layer: ManifestLayer) -> ManifestLayer:
@@ -154,8 +174,8 @@ def recipe_from(fields: Mapping[str, Any]) -> Recipe:
         raise StoreError("messages must be a list of objects.", "bad_recipe")
     files, adapters = _digests(fields, "files"), _digests(fields, "adapters")
     for key, found in (("license", licenses), ("files", files), ("adapters", adapters)):
-        if len(found) > MOST_LAYERS:
-            raise StoreError(f"{key} has {len(found)} items; the limit is {MOST_LAYERS}.", "bad_recipe")
+        if len(found) > MAX_LAYERS:
+            raise StoreError(f"{key} has {len(found)} items; the limit is {MAX_LAYERS}.", "bad_recipe")
     return Recipe(base or None, files, adapters, system, parameters, messages, licenses)
 
 
@@ -180,6 +200,8 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
     if (recipe.base is None) == (not recipe.files):
         raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
     _check_settings(recipe)
+    if recipe.base is not None and is_embedded(recipe.base):
+        recipe = _upon_embedded(recipe, stores.own)
     config: Mapping[str, Any]
     if recipe.base is not None:
         base = stores.model(recipe.base)
@@ -192,7 +214,7 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
         yield {"status": "reading model metadata"}
         config, layers = _from_files(stores.own, name, recipe.files)
         parameters = dict(recipe.parameters)
-    layers += [_layer(stores.own, "adapter", digest) for digest in recipe.adapters.values()]
+    layers += [_adapter(stores.own, name, digest) for digest in recipe.adapters.values()]
     texts = {
         "system": [recipe.system.encode()] if recipe.system is not None else None,
         "params": [_json(parameters)] if recipe.parameters else None,
@@ -206,12 +228,30 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
             if kind != "license":  # those add up
                 layers = [layer for layer in layers if layer.kind != kind]
             layers += [_layer(stores.own, kind, keep_bytes(stores.own, content)) for content in contents if content]
+    _check_layers(name, layers)
     for layer in layers:
         yield {"status": f"using existing layer {layer.digest}"}
     yield {"status": "writing manifest"}
     manifest, layers = _manifest(stores.own, config, layers)
     keep_manifest(stores.own, name, manifest, layers)
     yield {"status": "success"}
+
+
+def _check_layers(name: Name, layers: Sequence[ManifestLayer]) -> None:
+    """Raises `StoreError` for more than a reader takes: what a model is built upon counts, too."""
+    if len(layers) > MAX_LAYERS:
+        reason = f"{name} would have {len(layers)} layers; the limit is {MAX_LAYERS}. Leave out licenses or adapters."
+        raise StoreError(reason, "bad_recipe")
+    if sum(layer.size for layer in layers if layer.kind == "license") > MAX_TEXT:
+        raise StoreError(f"{name} would have more than {MAX_TEXT >> 20} MiB of licenses.", "bad_recipe")
+
+
+def _upon_embedded(recipe: Recipe, store: Store) -> Recipe:
+    """The same recipe, with a copy of the embedded model's file and its settings."""
+    files = locate(None)
+    assert isinstance(files.model, Path)
+    settings = {"temperature": files.params["temperature"], **recipe.parameters}
+    return replace(recipe, base=None, files={NAME: keep_file(store, files.model)}, parameters=settings)
 
 
 def _check_settings(recipe: Recipe) -> None:
@@ -254,12 +294,25 @@ def _layer(store: Store, kind: str, digest: str) -> ManifestLayer:
     return ManifestLayer(kind, digest, blob_place(store, digest).stat().st_size, None)
 
 
+def _adapter(store: Store, name: Name, digest: str) -> ManifestLayer:
+    with Gguf.open(_existing(store, checked_digest(digest))) as gguf:
+        if not _is_adapter(gguf):
+            raise StoreError(f"{name}: the blob {digest} is not an adapter.", "bad_recipe")
+    return _layer(store, "adapter", digest)
+
+
+def _is_adapter(gguf: Gguf) -> bool:
+    return gguf.metadata.get("general.type") == "adapter"
+
+
 def _config(gguf: Gguf, name: str, label: str) -> dict[str, Any]:
     """The configuration of a model in a file, if it is a Gemma 4."""
     architecture = gguf.metadata.get("general.architecture")
     if architecture != FAMILY:
         reason = f"the architecture of {name} is {architecture!r:.80}; wgemma runs {FAMILY} only."
         raise StoreError(reason, "unsupported_architecture")
+    if _is_adapter(gguf):
+        raise StoreError(f"{name}: FROM names a LoRA adapter, not a model. Name it as ADAPTER.", "bad_recipe")
     billions = sum(tensor.elements for tensor in gguf.tensors.values()) / 1e9
     return {
         "model_format": "gguf",

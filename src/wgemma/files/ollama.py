@@ -56,6 +56,8 @@ class Store:
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
         self._check_readable()
+        if not S_ISDIR(mode(self.root / "manifests")):
+            return []
         found = []
         for path in self.root.glob("manifests/*/*/*/*"):
             host, namespace, model, tag = path.parts[-4:]
