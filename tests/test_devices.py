@@ -30,7 +30,7 @@ def test_digits_beyond_the_numbers_are_part_of_a_name() -> None:
 # "15" is part of llvmpipe's name, too: that must not open it.
 @pytest.mark.parametrize("wanted", [len(adapters()), -1, 1000, "15", "99"])
 def test_a_number_that_no_adapter_has_is_told(wanted: int | str) -> None:
-    with pytest.raises(wgemma.DeviceError, match=rf"no adapter '?{wanted}'?: this machine has \d.*wgemma doctor"):
+    with pytest.raises(wgemma.DeviceError, match=rf"no adapter {wanted}: this machine has \d.*wgemma doctor"):
         open_device(wanted)
 
 

@@ -12,6 +12,7 @@ import wgemma
 from batch_files import records
 from test_embedded import PIP
 from wgemma.cli import main, parser
+from wgemma.files.modelfile import parse_modelfile
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
@@ -47,6 +48,12 @@ def test_the_readmes_python_runs(
     assert {int(line.split()[0]) for line in told[:-3]} == set(range(40)) and len(eval(told[-3])) == 5
 
 
+def test_the_readmes_modelfile_is_one() -> None:
+    (text,) = blocks("Modelfile")
+    said = parse_modelfile(text)
+    assert (said.bases, said.system) == (["gemma4:e2b"], "You are a pirate.")
+
+
 def test_the_python_about_structured_answers_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +68,7 @@ def test_the_python_about_structured_answers_runs(
     text, parsed = review.splitlines()
     assert eval(parsed, names) == names["Review"](**json.loads(text))
     choice, score, verdict, points = map(eval, formats.splitlines())
-    assert choice in ("positive", "negative") and re.fullmatch(r"\d{1,2}/10", score)
+    assert choice in ("positive", "negative") and re.fullmatch(r"(10|\d)/10", score)
     assert verdict in ("yes", "no, too cold", "no, too slow") and 0 <= points["score"] <= 10
     assert refused.startswith("#/unevaluatedItems cannot be enforced")
     assert all(call.startswith("weather {") for call in calls.splitlines())

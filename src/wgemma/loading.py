@@ -241,7 +241,7 @@ def open_device(wanted: str | int | None = None) -> Device:
         hint = "no WebGPU adapter was found" if wanted in (None, "") else f"no adapter is called {shown(wanted)}"
         if number is not None:
             there = f"this machine has {counted(len(every), 'adapter')}, from number 0 on"
-            hint = f"there is no adapter {shown(wanted)}: {there}"
+            hint = f"there is no adapter {number}: {there}"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])
 

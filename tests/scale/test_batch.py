@@ -157,7 +157,7 @@ def test_two_jobs_do_not_share_a_file(capsys: pytest.CaptureFixture[str]) -> Non
         (["-m", "gemma4:nowhere"], "gemma4:nowhere is not on this computer"),
         (["-m", "broken.gguf"], "broken.gguf"),
         (["--device", "No Such GPU"], "o adapter is called"),
-        (["--device", "77"], "o adapter is called"),
+        (["--device", "77"], "o adapter 77: this machine has"),
         (["--slots", "65"], "--slots"),
     ],
 )

@@ -1,8 +1,10 @@
 """Every example in docs/serving.md runs as it stands there, but for the port."""
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,6 +34,7 @@ PYTHON = [
     if language == "python"
 ]
 JAVASCRIPT = [code for language, code in BLOCKS if language == "js"]
+CURL = [code for language, code in BLOCKS if language == "sh" and code.startswith("curl ")]
 LLM = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines() if line.startswith("llm ")]
 
 
@@ -48,6 +51,12 @@ def said(api: Api, command: list[str], folder: Path, code: str = "") -> str:
     )
     assert not ended.returncode, ended.stderr
     return ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.parametrize("code", CURL)
+def test_curl(api: Api, code: str, tmp_path: Path) -> None:
+    assert json.loads(said(api, ["sh"], tmp_path, code))["choices"][0]["message"]["content"] == "2 + 3 = 5"
 
 
 @pytest.mark.parametrize("code", PYTHON)

@@ -36,12 +36,23 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("-o", "--output", metavar="RESULTS", required=True, help="write results to this file")
     verb.add_argument("--resume", action="store_true", help="go on with RESULTS: do only what is missing there")
     verb.add_argument("-m", "--model", metavar="MODEL", help=f"answer all requests with {MODEL.partition(' (')[0]}")
-    verb.add_argument("--slots", type=int, default=MOST_SLOTS, metavar="N", help="write so many answers at a time")
+    verb.add_argument(
+        "--slots",
+        type=int,
+        default=MOST_SLOTS,
+        metavar="N",
+        help=f"write up to N answers at once (default: {MOST_SLOTS})",
+    )
     verb.add_argument("--context", type=int, metavar="N", help="load the model with this context")
-    verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
+    verb.add_argument(
+        "--precision",
+        choices=("exact", "fast"),
+        default="fast",
+        help="round activations to 8 bits, or compute exactly (default: fast)",
+    )
     add_device_option(verb)
     add_ray_option(verb)
-    verb.add_argument("--workers", type=int, metavar="N", help="with --ray: use so many GPUs (default: all)")
+    verb.add_argument("--workers", type=int, metavar="N", help="with --ray: use N GPUs (default: all)")
     verb.add_argument("--json", action="store_true", help="print the summary as JSON")
     verb.set_defaults(do=batch)
 

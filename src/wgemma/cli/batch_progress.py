@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from wgemma.checks import counted
 from wgemma.cli.output import human_seconds
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class BatchProgress:
     def _described(self, tally: "Tally") -> str:
         left = (self._size - tally.size - tally.skipped_size) * self.seconds / max(tally.size, 1)
         failed = f", {tally.failed} failed" if tally.failed else ""
-        told = f"{tally.requests + tally.skipped} requests{failed}, {rates(tally, self.seconds)}"
+        told = f"{counted(tally.requests + tally.skipped, 'request')}{failed}, {rates(tally, self.seconds)}"
         return f"{told}, {human_seconds(left)} left"
 
 

@@ -41,10 +41,15 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument(
         "--adapter", action="append", default=[], metavar="NAME=PATH", help="offer this adapter as model+NAME"
     )
-    verb.add_argument("--slots", type=int, metavar="N", help="write so many answers at the same time (default: 8)")
+    verb.add_argument("--slots", type=int, metavar="N", help="write up to N answers at once (default: 8)")
     verb.add_argument("--context", type=int, metavar="N", help="load models with this context")
     verb.add_argument("--keep-alive", metavar="T", help="unload a model after this time without requests (default: 5m)")
-    verb.add_argument("--precision", choices=("exact", "fast"), default="fast", help="compute so (default: fast)")
+    verb.add_argument(
+        "--precision",
+        choices=("exact", "fast"),
+        default="fast",
+        help="round activations to 8 bits, or compute exactly (default: fast)",
+    )
     add_device_option(verb)
     add_ray_option(verb)
     verb.add_argument(

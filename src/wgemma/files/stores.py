@@ -81,6 +81,8 @@ class Stores:
                 f"{name} is not on this computer: {self.own.root} and {self.ollama.root} are empty. "
                 f"`wgemma pull {name}` gets it."
             )
-        near = get_close_matches(str(name), present, n=3, cutoff=0.6)
+        # ":latest" would make any two short names alike.
+        short = {name.removesuffix(":latest"): name for name in present}
+        near = [short[found] for found in get_close_matches(str(name).removesuffix(":latest"), short, n=3, cutoff=0.6)]
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         return f"{name} is not on this computer. {hint}`wgemma list` shows what is; `wgemma pull {name}` gets it."

@@ -210,7 +210,8 @@ def _complaint(name: str, bad: list[BadLine]) -> str:
     if len(bad) > SHOWN:
         lines.append(f"  and {len(bad) - SHOWN} more")
     count = "a bad line" if len(bad) == 1 else f"{len(bad)} bad lines"
-    return "\n".join([f"{name} has {count}:", *lines, "Fix them, or skip them with --skip-bad (skip_bad=True)."])
+    them = "it" if len(bad) == 1 else "them"
+    return "\n".join([f"{name} has {count}:", *lines, f"Fix {them}, or skip {them} with --skip-bad (skip_bad=True)."])
 
 
 def _left_out(bad: list[BadLine]) -> str:
