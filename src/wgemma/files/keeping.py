@@ -113,8 +113,7 @@ def _patience(lock: Path) -> Callable[[str], None]:
 
     def give_up(owner: str) -> None:
         if time.monotonic() - since > PATIENCE:
-            what = lock.with_suffix("")
-            raise StoreError(f"{what} is in use by {owner}. If there is no such process, delete {lock}.", "busy")
+            raise StoreError(f"{owner} holds {lock}. If there is no such process, delete that file.", "busy")
 
     return give_up
 
