@@ -121,7 +121,7 @@ async def open_files(files: ModelFiles, loading: Loading, *, projector: str | Pa
 
 def _projector(target: str | Path) -> Any:
     """A projector's file: a path or URL, never a model's name."""
-    return locate(target if is_url(str(target)) else Path(target)).model
+    return locate(Path(target) if isinstance(target, str) and not is_url(target) else target).model
 
 
 def _own_adapters(files: ModelFiles) -> list[tuple[Any, str | None, float]]:
@@ -241,7 +241,7 @@ def open_device(wanted: str | int | None = None) -> Device:
         hint = "no WebGPU adapter was found" if wanted in (None, "") else f"no adapter is called {shown(wanted)}"
         if number is not None:
             there = f"this machine has {counted(len(every), 'adapter')}, from number 0 on"
-            hint = f"there is no adapter {number}: {there}"
+            hint = f"there is no adapter {shown(number)}: {there}"
         raise DeviceError(f"{hint}. `wgemma doctor` lists the adapters; the device 'reference' runs without one.")
     return NativeDevice(found[0])
 
