@@ -41,6 +41,7 @@ from wgemma.files.stores import Stores
 __all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob", "recipe_from"]
 
 Event = dict[str, Any]
+EMBEDDED = Name.parse(NAME)
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
@@ -86,7 +87,7 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Generator[Ev
     """Gives a model of either store another name in wgemma's."""
     stores = stores or Stores.find()
     name = Name.parse(target)
-    if is_embedded(source):
+    if Name.parse(source) == EMBEDDED:
         yield from create(target, Recipe(source), stores)
         return
     model = stores.model(source)
@@ -102,7 +103,8 @@ def delete(text: str, stores: Stores | None = None) -> Generator[Event, None, No
     """Deletes a model from wgemma's store, and the blobs no other model there needs."""
     stores = stores or Stores.find()
     name = Name.parse(text)
-    _refuse_embedded(name, "it cannot be deleted")
+    if text not in stores.own:
+        _refuse_embedded(name, "it cannot be deleted")
     if text not in stores.own and text in stores.ollama:
         reason = f"{name} is in Ollama's store, which wgemma only reads. `ollama rm {name}` deletes it."
         raise StoreError(reason, "not_allowed")
@@ -112,13 +114,8 @@ def delete(text: str, stores: Stores | None = None) -> Generator[Event, None, No
     yield {"status": "success"}
 
 
-def is_embedded(text: str) -> bool:
-    """Whether this is the name of the model that comes with wgemma."""
-    return Name.parse(text) == Name.parse(NAME)
-
-
 def _refuse_embedded(name: Name, what: str) -> None:
-    if name == Name.parse(NAME):
+    if name == EMBEDDED:
         raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_found")
 
 
@@ -200,7 +197,7 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
     if (recipe.base is None) == (not recipe.files):
         raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
     _check_settings(recipe)
-    if recipe.base is not None and is_embedded(recipe.base):
+    if recipe.base is not None and Name.parse(recipe.base) == EMBEDDED:
         recipe = _upon_embedded(recipe, stores.own)
     config: Mapping[str, Any]
     if recipe.base is not None:
