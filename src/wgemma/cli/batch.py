@@ -17,7 +17,7 @@ from wgemma.checks import counted, whole
 from wgemma.cli.batch_progress import BatchProgress, rates
 from wgemma.cli.output import as_json
 from wgemma.cli.ray_option import add_ray_option, shared_model
-from wgemma.cli.words import MODEL, add_device_option
+from wgemma.cli.words import MODEL, add_device_option, add_precision_option
 from wgemma.engine.options import MOST_SLOTS
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
@@ -44,12 +44,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help=f"write up to N answers at once (default: {MOST_SLOTS})",
     )
     verb.add_argument("--context", type=int, metavar="N", help="load the model with this context")
-    verb.add_argument(
-        "--precision",
-        choices=("exact", "fast"),
-        default="fast",
-        help="round activations to 8 bits, or compute exactly (default: fast)",
-    )
+    add_precision_option(verb)
     add_device_option(verb)
     add_ray_option(verb)
     verb.add_argument("--workers", type=int, metavar="N", help="with --ray: use N GPUs (default: all)")

@@ -22,7 +22,7 @@ from wgemma.cli.bench_sequences import Sequences, Together
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
 from wgemma.cli.output import ON_THE_PROCESSOR, Bar, as_json, human_bytes, progress, table
-from wgemma.cli.words import MODEL
+from wgemma.cli.words import MODEL, add_precision_option
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.batch import Batch
 from wgemma.engine.opening import Plan
@@ -58,12 +58,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--repeat", type=whole_number(1), default=3, metavar="N", help="measure N times and take the median"
     )
     verb.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
-    verb.add_argument(
-        "--precision",
-        choices=("fast", "exact"),
-        default="fast",
-        help="round activations to 8 bits, or compute exactly (default: fast)",
-    )
+    add_precision_option(verb)
     verb.add_argument(
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )

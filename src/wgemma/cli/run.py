@@ -13,7 +13,13 @@ from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statist
 from wgemma.cli.output import as_json, clean
 from wgemma.cli.pull import offer, pullable
 from wgemma.cli.repl import Repl, write
-from wgemma.cli.words import add_device_option, add_model_option, model_and_words, named_model
+from wgemma.cli.words import (
+    add_device_option,
+    add_model_option,
+    add_precision_option,
+    model_and_words,
+    named_model,
+)
 from wgemma.engine.senses import BUDGET
 from wgemma.engine.thinking import LEVELS
 from wgemma.errors import Error, SettingsError
@@ -108,12 +114,7 @@ def _add_loading(group: "argparse._ArgumentGroup") -> None:
         help="limit the context to N tokens (default: the model's num_ctx or maximum)",
     )
     group.add_argument("--kv", choices=("f16", "f32"), default="f16", help="set the KV cache type (default: f16)")
-    group.add_argument(
-        "--precision",
-        choices=("fast", "exact"),
-        default="fast",
-        help="round activations to 8 bits, or compute exactly (default: fast)",
-    )
+    add_precision_option(group)
     group.add_argument(
         "--ple", choices=("auto", "gpu", "host"), default="auto", help="keep the per-layer table there (default: auto)"
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wgemma.checks import whole
 from wgemma.cli.output import as_json
 from wgemma.cli.ray_option import add_ray_option, shared_model
-from wgemma.cli.words import add_device_option
+from wgemma.cli.words import add_device_option, add_precision_option
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
 
@@ -44,12 +44,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("--slots", type=int, metavar="N", help="write up to N answers at once (default: 8)")
     verb.add_argument("--context", type=int, metavar="N", help="load models with this context")
     verb.add_argument("--keep-alive", metavar="T", help="unload a model after this time without requests (default: 5m)")
-    verb.add_argument(
-        "--precision",
-        choices=("exact", "fast"),
-        default="fast",
-        help="round activations to 8 bits, or compute exactly (default: fast)",
-    )
+    add_precision_option(verb)
     add_device_option(verb)
     add_ray_option(verb)
     verb.add_argument(

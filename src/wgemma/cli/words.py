@@ -35,6 +35,11 @@ def add_device_option(verb: "argparse.ArgumentParser | argparse._ArgumentGroup")
     verb.add_argument("--device", metavar="NAME", help=f"use this GPU adapter ({choice}), or `reference` for NumPy")
 
 
+def add_precision_option(verb: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "round activations to 8 bits, or compute exactly (default: fast)"
+    verb.add_argument("--precision", choices=("fast", "exact"), default="fast", help=what)
+
+
 def model_and_words(options: argparse.Namespace) -> tuple[str, list[str]]:
     """The model that `options.model` or the first of `options.words` names, and the other words. If neither names one,
     it is the embedded model, and unless JSON is wanted a line on standard error says so."""
