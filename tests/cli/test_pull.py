@@ -154,7 +154,7 @@ def test_the_embedded_model_can_be_copied_and_built_upon(
     tmp_path: Path, stores: Stores, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["create", "mine", "-f", written(tmp_path, "FROM wgemma-tiny\nSYSTEM Be brief.")]) == 0
-    assert main(["cp", "wgemma-tiny", "other"]) == 0
+    assert main(["cp", "wgemma-tiny:latest", "other"]) == 0
     assert capsys.readouterr().out.endswith("wgemma-tiny:latest is now also other:latest.\n")
     assert main(["verify", "mine"]) == 0
     embedded, mine = locate(None), locate("mine")
@@ -163,10 +163,22 @@ def test_the_embedded_model_can_be_copied_and_built_upon(
     assert (mine.system, mine.params, locate("other").params) == ("Be brief.", embedded.params, embedded.params)
 
 
-@pytest.mark.parametrize("verb", ["pull", "rm"])
-def test_the_embedded_model_is_not_pulled_or_deleted(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, "wgemma-tiny"]) == 1
-    assert "wgemma-tiny comes with wgemma: " in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["pull", "wgemma-tiny"], "there is nothing to pull"),
+        (["rm", "wgemma-tiny"], "it cannot be deleted"),
+        (["cp", "gemma4:tiny", "wgemma-tiny:latest"], "choose another name"),
+        (["create", "wgemma-tiny", "-f", "Modelfile"], "choose another name"),
+    ],
+)
+def test_the_embedded_models_name_stays_its_own(
+    words: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "FROM gemma4:tiny")
+    assert main(words) == 1
+    assert f"wgemma-tiny comes with wgemma: {why}. `wgemma run` starts it." in capsys.readouterr().err
 
 
 def test_files_begin_at_the_modelfiles_folder(tmp_path: Path, blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:

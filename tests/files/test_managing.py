@@ -238,11 +238,11 @@ def test_what_is_built_upon_counts_towards_the_limits(stores: Stores) -> None:
 def test_adapters_and_models_are_not_taken_for_each_other(stores: Stores) -> None:
     adapter = put(stores, write_gguf({"general.architecture": "gemma4", "general.type": "adapter"}))
     notes, model = put(stores, b"notes"), put(stores, write_gguf({"general.architecture": "gemma4"}))
-    with pytest.raises(StoreError, match="Name it as ADAPTER"):
+    with pytest.raises(StoreError, match="name it as ADAPTER"):
         list(create("mine", Recipe(files={"x": adapter})))
-    for digest_ in (notes, model):
+    for other in (notes, model):
         with pytest.raises(Error, match=r"not an adapter|not a GGUF file"):
-            list(create("mine", Recipe(base="gemma4:tiny", adapters={"x": digest_})))
+            list(create("mine", Recipe(base="gemma4:tiny", adapters={"x": other})))
     assert stores.own.names() == []
 
 

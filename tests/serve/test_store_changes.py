@@ -105,6 +105,8 @@ def test_a_digest_is_never_a_path(store_api: Api, digest: str) -> None:
         ("pull", {"model": "../../etc"}, 400),
         ("pull", {}, 400),
         ("copy", {"source": "nobody", "destination": "a"}, 404),
+        ("copy", {"source": "nobody", "destination": TINY}, 403),
+        ("create", {"model": TINY, "from": TINY}, 403),
         ("create", {"model": "a"}, 400),
         ("create", {"model": "a", "from": "nobody"}, 404),
         ("create", {"model": "a", "from": "b", "template": "{{ .Prompt }}"}, 400),
@@ -122,5 +124,5 @@ def test_what_cannot_be_done_is_told_without_a_path(
 
 def test_deleting_what_is_not_ours(store_api: Api) -> None:
     assert store_api.ask("/api/delete", {"model": "nobody"}, method="DELETE").status == 404
-    assert store_api.ask("/api/delete", {"model": TINY}, method="DELETE").status == 404
+    assert store_api.ask("/api/delete", {"model": TINY}, method="DELETE").status == 403
     assert json.loads(store_api.ask("/api/tags").body)["models"][0]["name"] == TINY

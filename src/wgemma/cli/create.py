@@ -9,7 +9,7 @@ from stat import S_ISREG
 from tempfile import TemporaryDirectory
 
 from wgemma.cli.output import clean, progress
-from wgemma.embedded import NAME
+from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.adapters import fitting_adapter, open_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
@@ -67,7 +67,7 @@ def _tell(event: Event, *, as_json: bool) -> None:
 
 def _bases(bases: Sequence[str], folder: Path, stores: Stores) -> tuple[str | None, list[Path]]:
     """The model to build upon by name, or the files, all parts of each."""
-    if len(bases) == 1 and (bases[0] in stores or bases[0] == NAME):
+    if len(bases) == 1 and (bases[0] in stores or is_embedded(bases[0])):
         return bases[0], []
     files: list[Path] = []
     for text in bases:

@@ -7,7 +7,7 @@ import argparse
 
 from wgemma.checks import counted
 from wgemma.cli.output import human_bytes, progress
-from wgemma.embedded import NAME, SHA256, embedded_model
+from wgemma.embedded import NAME, SHA256, embedded_model, is_embedded
 from wgemma.errors import SourceError
 from wgemma.files.locate import locate
 from wgemma.files.manifests import ManifestLayer
@@ -27,7 +27,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
-    if options.model is None or options.model == NAME:
+    if options.model is None or is_embedded(options.model):
         _verify_embedded()
     elif options.model.lower().endswith(".gguf") and options.model not in Stores.find():
         raise SourceError("verify checks stored models, whose blobs are named by checksum; a plain file has none.")

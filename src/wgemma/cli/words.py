@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from wgemma.cli.chat_media import PATH_STARTS, SUFFIXES
-from wgemma.embedded import NAME
+from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
 from wgemma.files.names import Name
@@ -58,7 +58,7 @@ def named_model(options: argparse.Namespace) -> str | None:
     """What the command line calls a model by name, if it does; a path or URL is none."""
     words: list[str] = options.words
     found = options.model if options.model is not None else words[0] if words and _may_be_a_model(words[0]) else None
-    if found is None or found == NAME or is_url(found) or found.startswith(PATH_STARTS) or _exists(found):
+    if found is None or is_embedded(found) or is_url(found) or found.startswith(PATH_STARTS) or _exists(found):
         return None
     return None if found.lower().endswith(".gguf") else found
 
@@ -76,7 +76,7 @@ def _check_model(words: Sequence[str], verb: str) -> None:
 
 
 def _may_be_a_model(word: str) -> bool:
-    if word == NAME or word.lower().endswith(".gguf"):
+    if is_embedded(word) or word.lower().endswith(".gguf"):
         return True
     if not word.strip() or Path(word).suffix.lower() in SUFFIXES:
         return False

@@ -12,6 +12,11 @@ SHA256 = "c7da37c1f8623161c41481146916eeaa18a64ef829110abc22bd8dd2e7dee513"
 _FILE = Path(__file__).parent / "wgemma-tiny.gguf"
 
 
+def is_embedded(name: str) -> bool:
+    """Whether this is its name, with or without the tag that Ollama's clients add."""
+    return name.removesuffix(":latest") == NAME
+
+
 def embedded_model() -> Path | None:
     """Where the embedded model lies; None where the package came without it."""
     return _FILE if _FILE.is_file() else None

@@ -5,7 +5,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from wgemma.embedded import NAME, embedded_model
+from wgemma.embedded import NAME, embedded_model, is_embedded
 from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.adapter_pairs import not_a_model
 from wgemma.files.adapter_peft import CONFIG, WEIGHTS
@@ -39,7 +39,7 @@ class ModelFiles:
 def locate(target: str | Path | None) -> ModelFiles:
     """The files for `target`. If it is neither a file nor a URL, it is the name of a stored model; None or its name is
     the embedded model."""
-    if target is None or (isinstance(target, str) and target == NAME):
+    if target is None or (isinstance(target, str) and is_embedded(target)):
         return _embedded()
     if not (isinstance(target, str) and is_url(target)):
         user_path(target)  # refuses what no file or model is called

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wgemma.embedded import NAME
+from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files import hub
 from wgemma.files.fetching import fetch
@@ -41,7 +41,6 @@ from wgemma.files.stores import Stores
 __all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob", "recipe_from"]
 
 Event = dict[str, Any]
-EMBEDDED = Name.parse(NAME)
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
@@ -51,7 +50,7 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     this machine itself."""
     stores = stores or Stores.find()
     name = Name.parse(text)
-    _refuse_embedded(name, "there is nothing to pull")
+    _refuse_embedded(text, "there is nothing to pull")
     if hosts is not None and name.host not in hosts:
         raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
     yield {"status": "pulling manifest"}
@@ -87,7 +86,8 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Generator[Ev
     """Gives a model of either store another name in wgemma's."""
     stores = stores or Stores.find()
     name = Name.parse(target)
-    if Name.parse(source) == EMBEDDED:
+    _refuse_embedded(target, "choose another name")
+    if is_embedded(source):
         yield from create(target, Recipe(source), stores)
         return
     model = stores.model(source)
@@ -104,19 +104,18 @@ def delete(text: str, stores: Stores | None = None) -> Generator[Event, None, No
     stores = stores or Stores.find()
     name = Name.parse(text)
     if text not in stores.own:
-        _refuse_embedded(name, "it cannot be deleted")
-    if text not in stores.own and text in stores.ollama:
-        reason = f"{name} is in Ollama's store, which wgemma only reads. `ollama rm {name}` deletes it."
-        raise StoreError(reason, "not_allowed")
-    if text not in stores.own:
+        _refuse_embedded(text, "it cannot be deleted")
+        if text in stores.ollama:
+            reason = f"{name} is in Ollama's store, which wgemma only reads. `ollama rm {name}` deletes it."
+            raise StoreError(reason, "not_allowed")
         raise StoreError(f"{name} is not in {stores.own.root}. `wgemma list` shows what is there.", "not_found")
     drop_manifest(stores.own, name)
     yield {"status": "success"}
 
 
-def _refuse_embedded(name: Name, what: str) -> None:
-    if name == EMBEDDED:
-        raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_found")
+def _refuse_embedded(text: str, what: str) -> None:
+    if is_embedded(text):
+        raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_allowed")
 
 
 def _normal(layer: ManifestLayer) -> ManifestLayer:
@@ -194,10 +193,11 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
     """Makes a model of another one or of files, with settings of its own."""
     stores = stores or Stores.find()
     name = Name.parse(text)
+    _refuse_embedded(text, "choose another name")
     if (recipe.base is None) == (not recipe.files):
         raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
     _check_settings(recipe)
-    if recipe.base is not None and Name.parse(recipe.base) == EMBEDDED:
+    if recipe.base is not None and is_embedded(recipe.base):
         recipe = _upon_embedded(recipe, stores.own)
     config: Mapping[str, Any]
     if recipe.base is not None:
@@ -309,7 +309,9 @@ def _config(gguf: Gguf, name: str, label: str) -> dict[str, Any]:
         reason = f"the architecture of {name} is {architecture!r:.80}; wgemma runs {FAMILY} only."
         raise StoreError(reason, "unsupported_architecture")
     if _is_adapter(gguf):
-        raise StoreError(f"{name}: FROM names a LoRA adapter, not a model. Name it as ADAPTER.", "bad_recipe")
+        raise StoreError(
+            f"{name}: this is a LoRA adapter, not a model. In a Modelfile, name it as ADAPTER.", "bad_recipe"
+        )
     billions = sum(tensor.elements for tensor in gguf.tensors.values()) / 1e9
     return {
         "model_format": "gguf",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wgemma.embedded import NAME, embedded_model
+from wgemma.embedded import NAME, embedded_model, is_embedded
 from wgemma.errors import Error, StoreError
 from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate, stored_files
@@ -49,7 +49,7 @@ class Catalogue:
 
     def _files(self, name: str) -> ModelFiles:
         short = name.removesuffix(":latest")
-        if short == NAME and embedded_model():
+        if is_embedded(name) and embedded_model():
             return locate(None)
         if name in self._extra or short in self._extra:
             return self._extra.get(name) or self._extra[short]

@@ -46,7 +46,7 @@ _TOLD = {  # by a StoreError's reason; its own words may name files of this mach
     "no_model_layer": (400, "There is no model in it."),
     "not_allowed": (
         403,
-        "Not allowed: the server pulls from known registries only, and only reads Ollama's store.",
+        "Not allowed: the server pulls from known registries only, and changes neither Ollama's store nor wgemma-tiny.",
     ),
     "no_space": (507, "The disk has no room for it."),
     "not_found": (404, "This model was not found."),
