@@ -101,11 +101,12 @@ def test_a_model_that_is_not_here_is_offered(server: Registry, stores: Stores, b
     assert name in stores.own
 
 
-def test_no_means_no(server: Registry, stores: Stores) -> None:
+@pytest.mark.parametrize("no", ["n\n", "\x04"])  # Ctrl-D is no answer
+def test_no_means_no(server: Registry, stores: Stores, no: str) -> None:
     name = f"{server.host}/acme/tiny:x"
     with closing(Terminal(name, "Hello")) as terminal:
         terminal.until("Pull it now? [Y/n] ")
-        terminal.type("n\n")
+        terminal.type(no)
         terminal.until(f"`wgemma pull {name}` gets it")
         assert terminal.leave() == 1
     assert name not in stores.own

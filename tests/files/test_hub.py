@@ -108,6 +108,11 @@ def test_a_repository_of_one_file_needs_no_tag() -> None:
     assert choose(files("a-IQ1_S.gguf", "b-IQ1_M.gguf"), name()).model[0].path == "a-IQ1_S.gguf"
 
 
+def test_without_a_tag_a_poor_file_is_taken_before_a_huge_one_or_one_that_cannot_be_run() -> None:
+    there = files("g-BF16.gguf", "g-IQ1_M.gguf", "g-Q2_K.gguf", "g-Q3_K_M.gguf")
+    assert choose(there, name()).model[0].path == "g-Q3_K_M.gguf"
+
+
 def test_an_unknown_tag_says_what_there_is() -> None:
     with pytest.raises(StoreError, match=r"has no Q3_K_M\. It has BF16, Q4_K_M, Q8_0, UD-Q2_K_XL, UD-Q4_K_XL."):
         choose(SEVERAL, name("Q3_K_M"))

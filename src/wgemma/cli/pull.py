@@ -53,7 +53,10 @@ def offer(text: str) -> bool:
         return False
     print(f"{clean(str(Name.parse(text)))} is not on this computer. Pull it now? [Y/n] ", end="", file=sys.stderr)
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes", "") or sys.stdin.closed:
+    answer = sys.stdin.readline()  # empty at the end of input, which is Ctrl-D
+    if not answer:
+        print(file=sys.stderr)
+    if not answer or answer.strip().lower() not in ("y", "yes", ""):
         return False
     print(download(text), file=sys.stderr)
     return True

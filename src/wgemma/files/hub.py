@@ -27,10 +27,13 @@ from wgemma.files.web import BadStatus, Manners
 ADDRESS = "https://huggingface.co"
 HOSTS = frozenset(("hf.co", "huggingface.co", "www.huggingface.co"))
 MAX_PAGES = 20  # of a listing, a thousand files each
-# What to take if the tag does not say: small enough for most machines, and hardly worse than the original.
+# What to take if the tag does not say: first what is small enough for most machines and hardly worse than the original,
+# then what is larger, then what is worse. IQ3_XXS is left out: files so called often hold IQ2_S, too.
 CHOICES = (
-    "Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "Q4_0", "IQ4_XS", "IQ4_NL", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q4_1", "Q5_0",
-    "Q5_1", "UD-Q5_K_XL", "UD-Q6_K_XL", "UD-Q8_K_XL", "BF16", "F16", "F32",
+    "Q4_K_M", "UD-Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "IQ4_XS", "IQ4_NL", "MXFP4_MOE", "MXFP4", "Q4_1",
+    "Q5_K_M", "UD-Q5_K_XL", "Q5_K_L", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "UD-Q6_K_XL", "Q6_K_L", "Q8_0", "UD-Q8_K_XL",
+    "Q3_K_M", "UD-Q3_K_XL", "Q3_K_XL", "Q3_K_L", "IQ3_M", "IQ3_S", "Q3_K_S", "IQ3_XS", "Q2_K_L",
+    "UD-Q2_K_XL", "Q2_K", "BF16", "F16", "F32",
 )  # fmt: skip
 PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
 
