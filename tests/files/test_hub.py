@@ -1,4 +1,4 @@
-"""On Hugging Face, a tag finds the right file of a listing, all its parts, and the projector beside it."""
+"""Models are pulled from a hub that lists files as Hugging Face does."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from registry_server import Registry, digest, serving
 from wgemma.errors import Error, GgufError, SourceError, StoreError
 from wgemma.files import fetching, hub, registry
 from wgemma.files.gguf import Gguf
-from wgemma.files.hub import HubFile, choose, label_of, parse_listing
+from wgemma.files.hub import parse_listing
 from wgemma.files.managing import pull
 from wgemma.files.names import Name
 from wgemma.files.stores import Stores
@@ -43,81 +43,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 def name(tag: str = "latest") -> Name:
     return Name.parse(f"hf.co/acme/gemma-4-E2B-it-GGUF:{tag}")
-
-
-def files(*paths: str) -> list[HubFile]:
-    return [HubFile(path, digest(path.encode()), len(path)) for path in paths]
-
-
-# -- choosing
-
-
-@pytest.mark.parametrize(
-    ("path", "label"),
-    [
-        ("gemma-4-E2B-it-Q4_K_M.gguf", "Q4_K_M"),
-        ("gemma-4-E2B-it-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
-        ("gemma.q8_0.gguf", "Q8_0"),
-        ("gemma_BF16.gguf", "BF16"),
-        ("gemma-IQ4_XS.gguf", "IQ4_XS"),
-        ("gemma-MXFP4_MOE.gguf", "MXFP4_MOE"),
-        ("BF16/gemma-4-31B-it-BF16.gguf", "BF16"),
-        ("Q6_K/model.gguf", "Q6_K"),
-        ("gemma-4-E2B-it.gguf", ""),
-    ],
-)
-def test_the_quantisation_is_in_the_name(path: str, label: str) -> None:
-    assert label_of(path) == label
-
-
-SEVERAL = files(
-    *("g-Q8_0.gguf", "g-Q4_K_M.gguf", "g-UD-Q4_K_XL.gguf", "g-UD-Q2_K_XL.gguf", "imatrix.gguf", "mmproj-BF16.gguf"),
-    *("mmproj-F16.gguf", "mmproj-F32.gguf", "BF16/g-BF16-00001-of-00002.gguf", "BF16/g-BF16-00002-of-00002.gguf"),
-)
-
-
-@pytest.mark.parametrize(
-    ("tag", "chosen"),
-    [
-        ("latest", "g-Q4_K_M.gguf"),
-        ("Q8_0", "g-Q8_0.gguf"),
-        ("q8_0", "g-Q8_0.gguf"),
-        ("UD-Q4_K_XL", "g-UD-Q4_K_XL.gguf"),
-        ("Q2_K_XL", "g-UD-Q2_K_XL.gguf"),
-        ("g-Q8_0.gguf", "g-Q8_0.gguf"),
-        ("g-Q8_0", "g-Q8_0.gguf"),
-    ],
-)
-def test_a_tag_names_a_file(tag: str, chosen: str) -> None:
-    choice = choose(SEVERAL, name(tag))
-    assert [file.path for file in choice.model] == [chosen]
-    assert choice.projector is not None and choice.projector.path == "mmproj-F16.gguf"
-    assert choice.title == f"{chosen} and mmproj-F16.gguf"
-
-
-def test_all_parts_belong_to_a_file() -> None:
-    choice = choose(list(reversed(SEVERAL)), name("BF16"))
-    assert [file.path for file in choice.model] == [f"BF16/g-BF16-0000{i}-of-00002.gguf" for i in (1, 2)]
-    assert choice.title == "g-BF16.gguf in 2 parts and mmproj-F16.gguf"
-    with pytest.raises(StoreError, match=r"BF16/g-BF16.gguf has 1 of 2 parts"):
-        choose(SEVERAL[:-1], name("BF16"))
-
-
-def test_a_repository_of_one_file_needs_no_tag() -> None:
-    assert choose(files("some model.gguf"), name()).model[0].path == "some model.gguf"
-    assert choose(files("a-IQ1_S.gguf", "b-IQ1_M.gguf"), name()).model[0].path == "a-IQ1_S.gguf"
-
-
-def test_without_a_tag_a_poor_file_is_taken_before_a_huge_one_or_one_that_cannot_be_run() -> None:
-    there = files("g-BF16.gguf", "g-IQ1_M.gguf", "g-Q2_K.gguf", "g-Q3_K_M.gguf")
-    assert choose(there, name()).model[0].path == "g-Q3_K_M.gguf"
-
-
-def test_an_unknown_tag_says_what_there_is() -> None:
-    with pytest.raises(StoreError, match=r"has no Q3_K_M\. It has BF16, Q4_K_M, Q8_0, UD-Q2_K_XL, UD-Q4_K_XL."):
-        choose(SEVERAL, name("Q3_K_M"))
-    with pytest.raises(StoreError, match="there is no GGUF file"):
-        choose(files("mmproj-F16.gguf"), name())
 
 
 HOSTILE: list[Any] = [
@@ -154,6 +79,12 @@ def test_a_model_and_its_projector_are_pulled(server: Registry, stores: Stores) 
     assert model.capabilities == ["completion", "vision", "tools", "thinking"]
     assert model.prompt_style == "large"  # by its shape, whatever its name says
     assert not any(digest(OTHER) in path for path, _ in server.asked)
+
+
+def test_a_file_whose_name_says_nothing_is_labelled_by_its_header(server: Registry, stores: Stores) -> None:
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g.gguf": MODEL})
+    list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+    assert stores.own.model("hf.co/acme/gemma-4-E2B-it-GGUF").details["quantization_level"] == "F32"
 
 
 def test_a_model_in_parts_is_pulled_and_loads_as_one(server: Registry, stores: Stores) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from fuzz.harness import Reader
 from fuzz.mutation import ODD_TEXT, json_bytes, mutate
-from wgemma.files.hub import choose, parse_listing
+from wgemma.files.choosing import choose
+from wgemma.files.hub import parse_listing
 from wgemma.files.modelfile import parse_modelfile
 from wgemma.files.names import Name
 from wgemma.files.registry import manifest_layers

@@ -69,7 +69,7 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
 
 def _hub_plan(name: Name, choice: hub.Choice, store: Store) -> Plan:
     with hub.open_remote(name, choice.model) as gguf:
-        config = _config(gguf, str(name), choice.label)
+        config = _config(gguf, str(name), choice.label or gguf.quantisation)
     layers = [ManifestLayer("model", file.digest, file.size, None) for file in choice.model]
     files = list(choice.model)
     if choice.projector is not None:
