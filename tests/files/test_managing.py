@@ -18,6 +18,7 @@ from wgemma.files.keeping import blob_place, has_blob, put_blob
 from wgemma.files.locate import locate
 from wgemma.files.managing import Recipe, copy, create, delete, recipe_from
 from wgemma.files.stores import Stores
+from wgemma.loaded import prompt_style
 
 TOWERS = write_gguf({"general.architecture": "clip", "clip.has_audio_encoder": True})
 
@@ -187,7 +188,18 @@ def test_a_model_is_made_of_files(stores: Stores, blob: Path) -> None:
     files = {"a.gguf": put(stores, blob.read_bytes()), "mmproj.gguf": put(stores, TOWERS)}
     model = made("mine", Recipe(files=files, parameters={"temperature": 0.5}))
     assert model.projectors[0].read_bytes() == TOWERS and model.model.read_bytes() == blob.read_bytes()
-    assert "audio" in model.capabilities and model.prompt_style == "small"
+    assert "audio" in model.capabilities
+
+
+def test_the_shape_decides_on_the_prompts_form_whatever_a_model_is_called(stores: Stores, blob: Path) -> None:
+    large = write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
+    made("small-31b", Recipe(files={"a": put(stores, blob.read_bytes())}))
+    made("e2b-judge", Recipe(files={"a": put(stores, large)}))
+    list(copy("small-31b", "judge"))
+    list(copy("someone/gemma4-12b:tiny", "mine"))
+    for name, style in (("small-31b", "small"), ("judge", "small"), ("mine", "small"), ("e2b-judge", "large")):
+        with Stores.find().model(name).open() as gguf:
+            assert prompt_style(locate(name), gguf) == style, name
 
 
 def test_a_model_is_made_of_parts(stores: Stores, blob: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files import hub
+from wgemma.files.choosing import Choice
 from wgemma.files.fetching import fetch
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import (
@@ -67,7 +68,7 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     yield {"status": "success"}
 
 
-def _hub_plan(name: Name, choice: hub.Choice, store: Store) -> Plan:
+def _hub_plan(name: Name, choice: Choice, store: Store) -> Plan:
     with hub.open_remote(name, choice.model) as gguf:
         config = _config(gguf, str(name), choice.label or gguf.quantisation)
     layers = [ManifestLayer("model", file.digest, file.size, None) for file in choice.model]
@@ -321,8 +322,6 @@ def _config(gguf: Gguf, name: str, label: str) -> dict[str, Any]:
         "file_type": label,
         "renderer": FAMILY,
         "parser": FAMILY,
-        # The shape tells it, a name may not.
-        "prompt_style": "small" if gguf.metadata.get("gemma4.embedding_length_per_layer_input") else "large",
     }
 
 

@@ -290,12 +290,11 @@ class StoredModel:
         return next((layer.parent for layer in self._of("model") if layer.parent), None)
 
     @property
-    def prompt_style(self) -> str:
-        """`small` or `large`: which of Gemma 4's two prompt forms the model uses, by its configuration if that says so,
-        else by its name, then by its label."""
-        own = self.config.get("prompt_style")  # wgemma's own addition
-        if own in ("small", "large"):
-            return str(own)
+    def prompt_style(self) -> str | None:
+        """`small` or `large`: which of Gemma 4's two prompt forms Ollama uses for the model, by its name, else by its
+        label. None in wgemma's store, where the model's shape decides: names can be chosen freely."""
+        if self.store.owner != "ollama":
+            return None
         name = str(self.name).lower()
         if "e2b" in name or "e4b" in name:
             return "small"
