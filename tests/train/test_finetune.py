@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from platform import node
@@ -120,7 +118,7 @@ def test_two_trainings_into_one_folder_are_refused_before_and_after_the_model_is
     expected = (
         f"process {os.getpid()} on {node()} is training into {out}. Wait until it is done, or use another folder."
     )
-    assert refusals == [f"{expected} If there is no such process, delete {out / 'training.lock'}."] * 3 * whole.steps
+    assert refusals == [expected] * 3 * whole.steps
     assert not (out / "training.lock").exists()
     with pytest.raises(TrainingError, match="contains a training run"):
         finetuned(second)
@@ -135,9 +133,7 @@ def test_a_training_that_was_resumed_elsewhere_is_not_resumed_again(tmp_path: Pa
 
 
 def test_the_lock_a_killed_training_left_is_taken_over(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    child.wait()
-    (tmp_path / "training.lock").write_text(f"{child.pid} {node()}")
+    (tmp_path / "training.lock").write_text(f"12 {node()}")
     assert finetuned(task(tmp_path)).adapter == tmp_path
 
 

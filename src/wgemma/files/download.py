@@ -99,10 +99,7 @@ def readable(target: str | Path | tuple[Path, ...]) -> str | Path | tuple[Path, 
 def _locked(lock: Path, address: str) -> AbstractContextManager[None]:
     return locked(
         lock,
-        lambda owner: SourceError(
-            f"{address} is already being downloaded by {owner}. "
-            f"Wait until it is done; if there is no such process, delete {lock}."
-        ),
+        lambda owner: SourceError(f"{address} is already being downloaded by {owner}. Wait until it is done."),
     )
 
 

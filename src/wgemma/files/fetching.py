@@ -28,7 +28,7 @@ from wgemma.files.keeping import (
     size_of,
     writing,
 )
-from wgemma.files.locks import break_if_stale
+from wgemma.files.locks import is_held
 from wgemma.files.ollama import Store
 from wgemma.files.sources import content_length
 from wgemma.files.web import BadStatus, Manners, Pace, request_span, without_password
@@ -73,8 +73,7 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
     report: dict[str, Any] = {}
     for blob in blobs:
         if blob.digest not in begun:
-            with writing(str(store.root)):
-                break_if_stale(lock_place(store, blob.digest))
+            is_held(lock_place(store, blob.digest))  # removes what a killed pull left
         report = blob.report(min(begun.get(blob.digest, blob.size), blob.size))
         yield report
     crew = _Crew(store, missing, others)
@@ -154,9 +153,7 @@ class _Crew:
                 raise _Stopped
             if owner not in told:
                 told.add(owner)
-                lock = lock_place(self._store, blob.digest).name
-                hint = f"if there is no such process, delete {lock} in the store's blobs"
-                self._told.put({"status": f"waiting for {owner}, which is pulling {blob.short}; {hint}"})
+                self._told.put({"status": f"waiting for {owner}, which is pulling {blob.short}"})
 
         return wait
 

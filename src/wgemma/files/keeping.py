@@ -113,7 +113,7 @@ def _patience(lock: Path) -> Callable[[str], None]:
 
     def give_up(owner: str) -> None:
         if time.monotonic() - since > PATIENCE:
-            raise StoreError(f"{owner} holds {lock}. If there is no such process, delete that file.", "busy")
+            raise StoreError(f"{owner} holds {lock}. Try again when it is done.", "busy")
 
     return give_up
 

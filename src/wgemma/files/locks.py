@@ -1,137 +1,123 @@
 """Lock files: one process at a time downloads a file or trains into a folder.
 
-A lock file holds the process and host that made it. It is stale once that process is gone, and then anyone may take it.
+The lock is the operating system's, on the open file, so it ends with the process, however that ends and in whatever
+container it ran. What the file says is for error messages: the process and host that hold it.
 """
 
+import errno
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from platform import node
-from threading import Lock
+from stat import S_ISREG
 
 from wgemma.errors import Error, SourceError
 from wgemma.files.paths import mode
 from wgemma.files.reading import regular_file
 
-UNSIGNED_SECONDS = 10  # after which a lock without an owner is stale
-
-_OWNER = re.compile(r"([1-9][0-9]{0,8}) (.*)")
 _LONGEST_OWNER = 300  # bytes
-_held: set[Path] = set()  # the locks of this process
-_taking = Lock()
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would block
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+_FAR = 1 << 30  # the byte that is locked on Windows, where nobody could read it
 
 
 @contextmanager
 def locked(lock: Path, refusal: Callable[[str], Error]) -> Iterator[None]:
     """Holds the lock file; raises `refusal` of the owner (such as "process 12 on host") if someone else does."""
-    lock = _place(lock)
-    with _taking:
-        if not _take(lock):
-            _break_if_stale(lock)
-            if not _take(lock):
-                raise refusal(owner(lock))
-        _held.add(lock)
+    handle = _take(lock)
+    if handle is None:
+        raise refusal(owner(lock))
     try:
         yield
     finally:
-        with _taking:
-            _held.discard(lock)
-            lock.unlink(missing_ok=True)
-
-
-def _place(lock: Path) -> Path:
-    """Two names of one folder are one lock. A lock that is a link is not followed: its target is somebody else's."""
-    return lock.parent.resolve() / lock.name
+        _release(lock, handle)
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a running process holds the lock file."""
-    lock = _place(lock)
-    return bool(mode(lock)) and not _is_stale(lock)
+    """Whether a process holds the lock file. One that a killed process left is removed."""
+    if not mode(lock):
+        return False
+    with suppress(OSError):
+        handle = _take(lock)
+        if handle is None:
+            return True
+        _release(lock, handle)
+    return False
 
 
 def owner(lock: Path) -> str:
     """The process that holds a lock, for an error message."""
-    return f"process {_signature(lock).replace(' ', ' on ', 1) or '?'}"
-
-
-def _take(lock: Path) -> bool:
-    try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    try:
-        os.write(handle, f"{os.getpid()} {node()}".encode())
-    except OSError:  # a full disk; nobody should wait for a lock without an owner
-        lock.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(handle)
-    return True
-
-
-def break_if_stale(lock: Path) -> None:
-    """Removes a lock whose owner was killed."""
-    if mode(lock):
-        with _taking:
-            _break_if_stale(_place(lock))
-
-
-def _break_if_stale(lock: Path) -> None:
-    """Removes a lock whose owner is gone. A guard file makes sure that only one process does, so a second one cannot
-    remove the lock the first has just taken."""
-    guard = lock.with_name(lock.name + ".guard")
-    if mode(guard) and _is_stale(guard):
-        guard.unlink(missing_ok=True)  # its owner was killed at this very place
-    if _take(guard):
-        try:
-            if _is_stale(lock):
-                lock.unlink(missing_ok=True)
-        finally:
-            guard.unlink(missing_ok=True)
-
-
-def _is_stale(lock: Path) -> bool:
-    """Whether the owner is gone. An owner on another host (or container) cannot be checked and counts as running."""
-    signed = _OWNER.fullmatch(_signature(lock))
-    if signed is None:  # not written yet, or the owner died before writing it
-        with suppress(FileNotFoundError):
-            return time.time() - lock.stat().st_mtime > UNSIGNED_SECONDS
-        return False
-    pid, host = int(signed[1]), signed[2]
-    if host != node():
-        return False
-    return lock not in _held if pid == os.getpid() else not _runs(pid)
-
-
-def _signature(lock: Path) -> str:
-    """What the owner wrote; empty if there is no owner yet."""
     try:
         with regular_file(lock, _LONGEST_OWNER) as file:
-            return file.read(_LONGEST_OWNER).decode(errors="replace")
+            signature = file.read(_LONGEST_OWNER).decode(errors="replace")
     except SourceError:
-        return ""
+        signature = ""
+    return f"process {signature.replace(' ', ' on ', 1) or '?'}"
 
 
-def _runs(pid: int) -> bool:
-    if sys.platform == "win32":
-        import ctypes
+def _take(lock: Path) -> int | None:
+    """The open file, locked and signed; None if somebody else holds it, or if it is a pipe or the like."""
+    while True:
+        if lock.is_symlink():  # what it leads to is somebody else's
+            lock.unlink(missing_ok=True)
+        handle = os.open(lock, _FLAGS, 0o644)
+        try:
+            if not S_ISREG(os.fstat(handle).st_mode) or not _lock(handle):
+                os.close(handle)
+                return None
+            if _is_named(lock, handle):
+                _sign(lock, handle)
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its owner has removed it meanwhile
 
-        kernel = ctypes.windll.kernel32
-        handle = kernel.OpenProcess(0x100000, False, pid)  # SYNCHRONIZE
-        if not handle:
-            return bool(kernel.GetLastError() == 5)  # exists, but access is denied
-        timed_out = kernel.WaitForSingleObject(handle, 0) == 0x102
-        kernel.CloseHandle(handle)
-        return bool(timed_out)
+
+def _sign(lock: Path, handle: int) -> None:
+    os.ftruncate(handle, 0)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        os.write(handle, f"{os.getpid()} {node()}".encode())
+    except OSError:  # a full disk
+        lock.unlink(missing_ok=True)
+        raise
+
+
+def _is_named(lock: Path, handle: int) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.lstat(lock), os.fstat(handle))
+    except FileNotFoundError:
         return False
-    except OSError:
-        return True  # exists, but belongs to someone else
+
+
+def _lock(handle: int) -> bool:
+    """Locks an open file; False if somebody else has."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(handle, _FAR, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise
     return True
+
+
+def _release(lock: Path, handle: int) -> None:
+    """Removes the file while it is still locked, so that nobody takes one without a name; Windows wants it closed."""
+    if sys.platform != "win32":
+        lock.unlink(missing_ok=True)
+    os.close(handle)
+    if sys.platform == "win32":
+        with suppress(OSError):  # somebody else has it open
+            lock.unlink()

@@ -186,10 +186,7 @@ async def _refuse_changed(task: Task) -> None:
 
 
 def _busy(folder: Path, owner: str) -> TrainingError:
-    return TrainingError(
-        f"{owner} is training into {folder}. Wait until it is done, or use another folder. "
-        f"If there is no such process, delete {folder / LOCK}."
-    )
+    return TrainingError(f"{owner} is training into {folder}. Wait until it is done, or use another folder.")
 
 
 async def finetune(
