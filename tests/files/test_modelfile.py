@@ -52,6 +52,8 @@ def test_every_instruction_is_read() -> None:
         ('SYSTEM "he said', '"he said'),
         ("SYSTEM one\u2028two\ftwo", "one\u2028two\ftwo"),
         ('SYSTEM say """', 'say """'),
+        ('SYSTEM """one\nand """two""" three\nend"""  ', 'one\nand """two""" three\nend'),
+        ('SYSTEM "one "two" three"', 'one "two" three'),
         ('SYSTEM """one"""', "one"),
         ('SYSTEM ""', ""),
         ("REQUIRES 0.14.0\nSYSTEM x", "x"),

@@ -70,8 +70,8 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
         word, value = matched[1].upper(), (matched[2] or "").strip()
         argument = ["", *value.split(None, 1)][-1] if word in ("MESSAGE", "PARAMETER") else value
         quotes = next((quotes for quotes in (QUOTES, '"') if argument.startswith(quotes)), None)
-        if quotes is not None and quotes not in argument[len(quotes) :]:
-            end = next((i for i in range(at, len(lines)) if quotes in lines[i]), None)
+        if quotes is not None and not argument[len(quotes) :].endswith(quotes):
+            end = next((i for i in range(at, len(lines)) if lines[i].rstrip().endswith(quotes)), None)
             if end is not None:
                 value = "\n".join([value, *lines[at:end], lines[end].rstrip()])
                 at = end + 1
