@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from registry_server import digest
 from wgemma.errors import Error, StoreError
 from wgemma.files import keeping
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import blob_place, has_blob, put_blob
+from wgemma.files.keeping import has_blob, put_blob
 from wgemma.files.locate import locate
 from wgemma.files.locks import locked
 from wgemma.files.managing import Recipe, copy, create, delete, recipe_from
+from wgemma.files.names import Name
 from wgemma.files.stores import Stores
 from wgemma.loaded import prompt_style
 
@@ -92,6 +94,69 @@ def test_a_manifest_that_cannot_be_read_keeps_all_blobs(stores: Stores) -> None:
     assert stores.own.names() == []
 
 
+def test_a_file_that_is_no_manifest_keeps_no_blobs(stores: Stores) -> None:
+    list(copy("gemma4:tiny", "one"))
+    (stores.own.manifest(Name.parse("one")).parent / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+    list(delete("one"))
+    assert list((stores.own.root / "blobs").iterdir()) == []
+
+
+def test_what_was_left_behind_long_ago_goes_with_the_next_model(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(copy("gemma4:tiny", "one"))
+    list(copy("gemma4:tiny", "two"))
+    put(stores, b"an upload")
+    unfinished = [keeping.partial_place(stores.own, digest(b"x")), keeping.lock_place(stores.own, digest(b"y"))]
+    for path in unfinished:
+        path.write_bytes(b"12 elsewhere")
+    busy = keeping.partial_place(stores.own, digest(b"z"))
+    busy.write_bytes(b"half")
+    list(delete("one"))
+    assert has_blob(stores.own, digest(b"an upload")) and all(path.exists() for path in unfinished)
+    monkeypatch.setattr(keeping, "FORGOTTEN", -1.0)
+    list(copy("two", "one"))
+    with keeping.holding(stores.own, digest(b"z")):
+        list(delete("one"))
+    assert not has_blob(stores.own, digest(b"an upload")) and not any(path.exists() for path in unfinished)
+    assert busy.exists()
+    stores.own.model("two").verify()
+
+
+def test_a_store_can_be_listed_while_models_come_and_go(stores: Stores) -> None:
+    done, troubles = threading.Event(), []
+
+    def look() -> None:
+        while not done.is_set():
+            try:
+                stores.own.models()
+            except Exception as error:
+                troubles.append(error)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(60):
+        list(copy("gemma4:tiny", "one"))
+        list(delete("one"))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert troubles == []
+
+
+def test_a_copy_is_of_the_model_that_was_asked_for(stores: Stores) -> None:
+    steps = copy("gemma4:tiny", "mine")
+    wanted = stores.ollama.model("gemma4:tiny").manifest_bytes
+    next(steps)
+    shutil.copy(
+        stores.ollama.manifest(Name.parse("someone/mygemma:v1")), stores.ollama.manifest(Name.parse("gemma4:tiny"))
+    )
+    list(steps)
+    stores.own.model("mine").verify()
+    assert stores.own.model("mine").manifest_bytes == wanted
+
+
 def test_a_model_with_all_the_layers_it_may_have_keeps_only_its_own_blobs(stores: Stores) -> None:
     base = stores.ollama.model("gemma4:tiny")
     made("full", Recipe(base="gemma4:tiny", licenses=[str(i) for i in range(256 - len(base.layers))]))
@@ -118,6 +183,15 @@ def test_a_blob_needs_a_digest(stores: Stores, name: str, tmp_path: Path) -> Non
     with pytest.raises(StoreError) as caught:
         put_blob(stores.own, name, [b"x"])
     assert caught.value.reason == "invalid_digest" and not (tmp_path / "own").exists()
+
+
+def test_a_file_is_kept_with_progress_that_ends(stores: Stores, tmp_path: Path) -> None:
+    path, heard = tmp_path / "x", []
+    path.write_bytes(b"x" * (3 << 20))
+    for _ in range(2):  # the second time it is there
+        heard.clear()
+        keeping.keep_file(stores.own, path, heard.append)
+        assert sum(heard) == 2 * path.stat().st_size
 
 
 def test_a_blob_must_hash_to_its_name(stores: Stores) -> None:
@@ -295,7 +369,7 @@ def test_a_blob_that_vanished_meanwhile_is_noticed(stores: Stores) -> None:
     steps = create("mine", Recipe(base="gemma4:tiny", system="x"))
     for event in steps:
         if event["status"] == "writing manifest":
-            blob_place(stores.own, digest(b"x")).unlink()
+            stores.own.blob(stores.ollama.model("gemma4:tiny").layers[0].digest).unlink()
             break
     with pytest.raises(StoreError, match="which is not in the store"):
         list(steps)

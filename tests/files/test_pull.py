@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from registry_server import CONFIG, TINY, Registry, digest, serving
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import fetching, keeping, registry, web
 from wgemma.files.keeping import blob_place, has_blob, partial_place, put_blob
-from wgemma.files.managing import pull
+from wgemma.files.managing import delete, pull
 from wgemma.files.stores import Stores
 from wgemma.files.web import Manners, Pace
 
@@ -271,6 +272,9 @@ def test_unknown_models_and_other_architectures_are_refused(hub: Registry, store
     hub.add("acme/mlx:x", LAYERS, CONFIG | {"model_format": "safetensors"})
     with pytest.raises(StoreError, match="wgemma reads GGUF only"):
         pulled(hub, "acme/mlx:x")
+    hub.add("acme/mlx:y", [("tensor", bytes([i])) for i in range(256)] * 2, CONFIG | {"model_format": "safetensors"})
+    with pytest.raises(StoreError, match="wgemma reads GGUF only"):
+        pulled(hub, "acme/mlx:y")
     assert hub.asked and not any(digest(BIG) in path for path, _ in hub.asked)
 
 
@@ -292,6 +296,63 @@ def test_blobs_that_ollama_has_are_taken_over(hub: Registry, stores: Stores) -> 
     assert not any(digest(BIG) in path for path, _ in hub.asked)
     assert any(digest(LAYERS[2][1]) in path for path, _ in hub.asked)
     shutil.rmtree(stores.ollama.root)
+    check(stores, hub)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_blob_of_ollamas_is_linked_or_copied(
+    hub: Registry, stores: Stores, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """The system refuses links to other people's files, and to other disks."""
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError
+
+    put_blob(stores.ollama, digest(BIG), [BIG])
+    if not linked:
+        monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(fetching, "EVERY", 0.0)
+    monkeypatch.setattr(keeping, "PIECE", 1 << 14)
+    reports = [event["completed"] for event in pulled(hub) if event.get("digest") == digest(BIG)]
+    assert reports == sorted(reports) and reports[-1] == len(BIG)
+    check(stores, hub)
+    there = blob_place(stores.own, digest(BIG)).samefile(blob_place(stores.ollama, digest(BIG)))
+    assert there == linked and left(stores) == set()
+
+
+def test_a_copy_needs_room_and_can_be_stopped(
+    hub: Registry, stores: Stores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_blob(stores.ollama, digest(BIG), [BIG])
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    with monkeypatch.context() as full:
+        full.setattr(keeping.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100_000))
+        with pytest.raises(StoreError, match=r"needs 0.2 MB more, but only 0.1 MB are free"):
+            pulled(hub)
+    monkeypatch.setattr(fetching, "EVERY", 0.0)
+    monkeypatch.setattr(keeping, "PIECE", 64)
+    events = pull(f"{hub.host}/{NAME}")
+    for event in events:
+        if event.get("digest") == digest(BIG) and 0 < event["completed"] < len(BIG):
+            break
+    events.close()
+    assert not has_blob(stores.own, digest(BIG)) and left(stores) == set()
+
+
+@pytest.mark.parametrize("moment", ["projector", "writing manifest"])
+def test_a_model_that_shares_blobs_is_deleted_meanwhile(hub: Registry, stores: Stores, moment: str) -> None:
+    hub.add("acme/tiny:other", [("model", TINY), ("license", b"other words")])
+    pulled(hub, "acme/tiny:other")
+    events = pull(f"{hub.host}/{NAME}")
+    for event in events:
+        if event["status"] == moment or (moment == "projector" and event.get("digest") == digest(BIG)):
+            list(delete(f"{hub.host}/acme/tiny:other"))
+            break
+    assert list(events)[-1] == {"status": "success"}
     check(stores, hub)
 
 
@@ -336,6 +397,22 @@ def test_a_tag_that_moved_leaves_nothing_behind(hub: Registry, stores: Stores) -
     check(stores, hub)
     blobs = {path.name for path in (stores.own.root / "blobs").iterdir()}
     assert digest(LAYERS[2][1]).replace(":", "-") not in blobs and len(blobs) == 4
+
+
+def test_the_time_it_takes_to_hash_what_is_there_is_not_the_servers(
+    hub: Registry, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hash_again = fetching._Download._hash_again
+
+    def slowly(download: Any, file: Any) -> None:
+        time.sleep(1.2)
+        hash_again(download, file)
+
+    monkeypatch.setattr(fetching._Download, "_hash_again", slowly)
+    monkeypatch.setattr(web, "WINDOW", 1.0)
+    url = f"http://{hub.host}/v2/acme/tiny/blobs/{digest(BIG)}"
+    list(fetching.fetch(stores.own, [fetching.Blob(url, digest(BIG), len(BIG))], NAME))
+    assert has_blob(stores.own, digest(BIG), len(BIG))
 
 
 # -- the disk

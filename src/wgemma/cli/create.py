@@ -95,7 +95,7 @@ def _kept(files: Sequence[Path], stores: Stores) -> dict[str, str]:
     """Copies the files into the store: names → digests."""
     if not files:
         return {}
-    with progress("copying", sum(path.stat().st_size for path in files)) as bar:
+    with progress("copying", 2 * sum(path.stat().st_size for path in files)) as bar:  # hashed, then copied
         return {str(path): keep_file(stores.own, path, bar) for path in files}
 
 

@@ -46,9 +46,9 @@ BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may be be
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What to download: from where, and what must arrive."""
+    """What to get, and from where; without a URL, only another store has it."""
 
-    url: str
+    url: str | None
     digest: str
     size: int
     manners: Manners = field(default_factory=lambda: Manners(strict=True))
@@ -59,7 +59,8 @@ class Blob:
 
     def report(self, completed: int) -> dict[str, Any]:
         """Progress in Ollama's words."""
-        return {"status": f"pulling {self.short}", "digest": self.digest, "total": self.size, "completed": completed}
+        verb = "pulling" if self.url else "copying"
+        return {"status": f"{verb} {self.short}", "digest": self.digest, "total": self.size, "completed": completed}
 
 
 def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store] = ()) -> Iterator[dict[str, Any]]:
@@ -138,11 +139,16 @@ class _Crew:
     def _get(self, blob: Blob) -> None:
         with writing(f"a blob in {self._store.root}"), holding(self._store, blob.digest, self._waiter(blob)):
             if not has_blob(self._store, blob.digest, blob.size) and not self._adopted(blob):
-                _Download(self._store, blob, self._told, self._stop).run()
+                if blob.url is None:
+                    raise StoreError(f"the blob {blob.digest} is missing or damaged.", "missing_blob")
+                _Download(self._store, blob, blob.url, self._reporter(blob)).run()
         self._told.put(blob.report(blob.size))
 
     def _adopted(self, blob: Blob) -> bool:
-        return any(adopt(self._store, other, blob.digest, blob.size) for other in self._others)
+        return any(adopt(self._store, other, blob.digest, blob.size, self._reporter(blob)) for other in self._others)
+
+    def _reporter(self, blob: Blob) -> "_Reporter":
+        return _Reporter(blob, self._told, self._stop)
 
     def _waiter(self, blob: Blob) -> Callable[[str], None]:
         """What to do while somebody else is getting the blob."""
@@ -158,20 +164,39 @@ class _Crew:
         return wait
 
 
-class _Download:
-    """One blob on its way."""
+class _Reporter:
+    """Says how far a blob is, and raises `_Stopped` when nobody wants it any more."""
 
-    def __init__(self, store: Store, blob: Blob, told: "SimpleQueue[Any]", stop: Event) -> None:
-        self._store = store
+    def __init__(self, blob: Blob, told: "SimpleQueue[Any]", stop: Event) -> None:
         self._blob = blob
         self._told = told
         self._stop = stop
-        self._name = without_password(blob.url)
-        self._pace = Pace(self._name)
+        self._reported = 0.0
+
+    def __call__(self, completed: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        if monotonic() - self._reported > EVERY:
+            self._reported = monotonic()
+            self._told.put(self._blob.report(completed))
+
+    def wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise _Stopped
+
+
+class _Download:
+    """One blob on its way."""
+
+    def __init__(self, store: Store, blob: Blob, url: str, report: _Reporter) -> None:
+        self._store = store
+        self._blob = blob
+        self._url = url
+        self._report = report
+        self._name = without_password(url)
         self._partial = partial_place(store, blob.digest)
         self._digest = hashlib.sha256()
         self._have = 0
-        self._reported = 0.0
 
     def run(self) -> None:
         resumed = bool(size_of(self._partial))
@@ -192,6 +217,7 @@ class _Download:
         _refuse_links(self._partial)
         with self._partial.open("a+b", buffering=0) as file:
             self._hash_again(file)
+            self._pace = Pace(self._name)
             failures = 0
             while self._have < self._blob.size:
                 had = self._have
@@ -202,8 +228,8 @@ class _Download:
                         f"{self._name}: no data after {failures} tries ({trouble}). "
                         "Check the connection and try again; the download goes on where it stopped."
                     )
-                if failures and self._stop.wait(PAUSE * 2**failures):
-                    raise _Stopped
+                if failures:
+                    self._report.wait(PAUSE * 2**failures)
             settle(file)
         return f"sha256:{self._digest.hexdigest()}" == self._blob.digest
 
@@ -213,8 +239,7 @@ class _Download:
             file.truncate(0)
         file.seek(0)
         while piece := file.read(PIECE):
-            self._digest.update(piece)
-            self._have += len(piece)
+            self._count(piece)
 
     def _start_over(self) -> None:
         self._digest, self._have = hashlib.sha256(), 0
@@ -225,7 +250,7 @@ class _Download:
 
         left = self._blob.size - self._have
         try:
-            answer = request_span(self._blob.url, self._have, left, self._pace, TIMEOUT, self._blob.manners)
+            answer = request_span(self._url, self._have, left, self._pace, TIMEOUT, self._blob.manners)
         except ConnectionError as error:
             return str(error)
         except BadStatus as error:
@@ -242,8 +267,6 @@ class _Download:
                     piece = response.read1(min(PIECE, self._blob.size - self._have))
                 except (HTTPException, OSError, ValueError) as error:
                     return str(error) or type(error).__name__
-                if self._stop.is_set():
-                    raise _Stopped
                 if not piece:
                     break
                 _write(file, piece)
@@ -265,9 +288,7 @@ class _Download:
     def _count(self, piece: bytes) -> None:
         self._digest.update(piece)
         self._have += len(piece)
-        if monotonic() - self._reported > EVERY:
-            self._reported = monotonic()
-            self._told.put(self._blob.report(self._have))
+        self._report(self._have)
 
 
 def _refuse_links(path: Path) -> None:

@@ -5,9 +5,12 @@ there. What is unfinished has a name no reader looks at:
 
     blobs/sha256-HEX            a complete blob
     blobs/sha256-HEX.partial    what has arrived of it; the next pull goes on from there
+    blobs/sha256-HEX.link       another store's blob, which is being hashed
     blobs/sha256-HEX.lock       the process that is fetching it
     store.lock                  the process that is changing manifests
     manifest.partial            a manifest on its way to its name
+
+What no manifest names, and nobody has touched for a week, goes with the next model that is deleted.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ from typing import IO, Any
 
 from wgemma.errors import Error, StoreError
 from wgemma.files.json_text import parse_json
-from wgemma.files.locks import locked
+from wgemma.files.locks import is_held, locked
 from wgemma.files.manifests import ManifestLayer, parse_layers
 from wgemma.files.names import Name
 from wgemma.files.ollama import MAX_JSON, Store, sha256
@@ -34,7 +37,10 @@ PIECE = 1 << 20
 PATIENCE = 60.0  # seconds to wait for another process to change its manifests
 POLL = 0.05
 
+FORGOTTEN = 7 * 86400.0  # seconds after which what no model needs is not waited for
+
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_FILE = re.compile(r"sha256-([0-9a-f]{64})(?:\.partial|\.link|\.lock)?")
 
 
 def checked_digest(digest: Any) -> str:
@@ -54,13 +60,19 @@ def blob_place(store: Store, digest: str) -> Path:
 
 
 def partial_place(store: Store, digest: str) -> Path:
-    path = blob_place(store, digest)
-    return path.with_name(path.name + ".partial")
+    return _beside(blob_place(store, digest), ".partial")
+
+
+def link_place(store: Store, digest: str) -> Path:
+    return _beside(blob_place(store, digest), ".link")
 
 
 def lock_place(store: Store, digest: str) -> Path:
-    path = blob_place(store, digest)
-    return path.with_name(path.name + ".lock")
+    return _beside(blob_place(store, digest), ".lock")
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def has_blob(store: Store, digest: str, size: int | None = None) -> bool:
@@ -200,32 +212,68 @@ def keep_bytes(store: Store, data: bytes) -> str:
 
 
 def keep_file(store: Store, path: Path, progress: Callable[[int], None] = lambda nbytes: None) -> str:
-    """Keeps a copy of a file, and returns its digest. It is read twice: the digest says whether a copy is needed."""
+    """Keeps a copy of a file, and returns its digest, which is read first: it says whether a copy is needed. `progress`
+    is called with the size of every piece, in all twice the file's."""
     digest = f"sha256:{sha256(path, progress)}"
     size = path.stat().st_size
-    if not has_blob(store, digest, size):
-        check_space(store, size, path.name)
-        with path.open("rb") as file:
-            put_blob(store, digest, iter(lambda: file.read(PIECE), b""))
+    if has_blob(store, digest, size):
+        progress(size)
+        return digest
+    check_space(store, size, path.name)
+    with path.open("rb") as file:
+        put_blob(store, digest, _pieces(file, progress))
     return digest
 
 
-def adopt(store: Store, other: Store, digest: str, size: int) -> bool:
+def _pieces(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+    while piece := file.read(PIECE):
+        yield piece
+        progress(len(piece))
+
+
+def adopt(
+    store: Store, other: Store, digest: str, size: int, progress: Callable[[int], None] = lambda nbytes: None
+) -> bool:
     """Takes a blob, which the caller holds, over from another store, by a hard link if possible; False if it is not
-    there intact."""
+    there intact. `progress` hears how many bytes have been looked at, and may raise to stop it."""
+    seen = 0
+
+    def hear(nbytes: int) -> None:
+        nonlocal seen
+        seen += nbytes
+        progress(min(seen, size))
+
     try:
         path = other.blob(digest)
-        if path.stat().st_size != size or f"sha256:{sha256(path, lambda nbytes: None)}" != digest:
-            return False
-    except (StoreError, OSError):
+        with path.open("rb") as file, writing(f"a blob in {store.root}"):
+            if os.fstat(file.fileno()).st_size != size:
+                return False
+            if not _adopt_link(store, digest, path, hear):
+                check_space(store, size, path.name)
+                _fill(store, digest, _pieces(file, hear))
+    except StoreError as error:
+        if error.reason not in ("missing_blob", "bad_digest"):
+            raise
         return False
-    place = blob_place(store, digest)
-    with writing(f"a blob in {store.root}"):
-        with suppress(OSError):
-            os.link(path.resolve(), place)
-        if not has_blob(store, digest, size):
-            with path.open("rb") as file:
-                _fill(store, digest, iter(lambda: file.read(PIECE), b""))
+    except OSError:
+        return False
+    return True
+
+
+def _adopt_link(store: Store, digest: str, path: Path, progress: Callable[[int], None]) -> bool:
+    """Adopts a file by a hard link; False if there can be none, as on another disk."""
+    link = link_place(store, digest)
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path.resolve(), link)
+    except OSError:
+        return False
+    try:
+        if f"sha256:{sha256(link, progress)}" != digest:
+            raise StoreError(f"the blob {digest} is damaged.", "bad_digest")
+        name_blob(link, blob_place(store, digest))
+    finally:
+        link.unlink(missing_ok=True)
     return True
 
 
@@ -244,10 +292,14 @@ def check_space(store: Store, needed: int, what: str) -> None:
 # -- manifests
 
 
-def keep_manifest(store: Store, name: Name, manifest: bytes, blobs: Sequence[ManifestLayer]) -> None:
-    """Writes a manifest; raises `StoreError` unless all its blobs are there. Blobs that only the manifest it replaces
-    has named are deleted."""
+def keep_manifest(
+    store: Store, name: Name, manifest: bytes, blobs: Sequence[ManifestLayer], texts: Iterable[bytes] = ()
+) -> None:
+    """Writes a manifest and the blobs `texts`; raises `StoreError` unless all the others it names are there. Blobs that
+    only the manifest it replaces has named are deleted."""
     with changing(store):
+        for text in texts:
+            keep_bytes(store, text)
         for blob in blobs:
             if not has_blob(store, blob.digest, blob.size):
                 raise StoreError(f"{name} needs the blob {blob.digest}, which is not in the store.", "missing_blob")
@@ -264,30 +316,57 @@ def keep_manifest(store: Store, name: Name, manifest: bytes, blobs: Sequence[Man
 
 
 def drop_manifest(store: Store, name: Name) -> None:
-    """Deletes a model, and the blobs no other one has."""
+    """Deletes a model, and the blobs no other one has: its own, and what pulls and uploads left behind long ago."""
     with changing(store):
         path = store.manifest(name)
         if not mode(path):
             raise StoreError(f"{name} is not in {store.root}.", "not_found")
-        before = _digests(path)
+        digests = _digests(path) or set()
         path.unlink()
         for folder in list(path.parents)[:3]:
             with suppress(OSError):
                 folder.rmdir()  # only if it is empty
-        _drop_blobs(store, before)
+        _drop_blobs(store, digests | set(_left_behind(store)))
 
 
 def _drop_blobs(store: Store, digests: set[str] | None) -> None:
+    """Deletes those blobs that no model needs, and what has arrived of them."""
     if not digests:
         return
-    kept: set[str] = set()
-    for path in store.root.glob("manifests/*/*/*/*"):
-        named = _digests(path)
-        if named is None:  # nobody knows what it needs
-            return
-        kept |= named
+    try:
+        kept = _needed(store)
+    except (OSError, ValueError):  # nobody knows what is needed
+        return
     for digest in digests - kept:
-        blob_place(store, digest).unlink(missing_ok=True)
+        if not is_held(lock_place(store, digest)):
+            for place in (blob_place, partial_place, link_place):
+                place(store, digest).unlink(missing_ok=True)
+
+
+def _left_behind(store: Store) -> Iterator[str]:
+    """The digests of blobs, whole or not, that nobody has touched for long."""
+    blobs = store.root / "blobs"
+    for path in blobs.iterdir() if S_ISDIR(mode(blobs)) else ():
+        found = _FILE.fullmatch(path.name)
+        with suppress(FileNotFoundError):  # a pull has named it
+            status = path.lstat()
+            if found and time.time() - max(status.st_mtime, status.st_ctime) > FORGOTTEN:
+                yield f"sha256:{found[1]}"
+
+
+def _needed(store: Store) -> set[str]:
+    """The digests that manifests name; raises `OSError` or `ValueError` if one cannot be read."""
+
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    needed: set[str] = set()
+    for _, path in store.manifests(unreadable):
+        named = _digests(path)
+        if named is None:
+            raise ValueError
+        needed |= named
+    return needed
 
 
 def _digests(path: Path) -> set[str] | None:

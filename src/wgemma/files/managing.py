@@ -17,17 +17,14 @@ from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files import hub
 from wgemma.files.choosing import Choice
-from wgemma.files.fetching import fetch
+from wgemma.files.fetching import Blob, fetch
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import (
-    adopt,
     blob_place,
     checked_digest,
     digest_of,
     drop_manifest,
     has_blob,
-    holding,
-    keep_bytes,
     keep_file,
     keep_manifest,
     put_blob,
@@ -44,6 +41,7 @@ __all__ = ["Recipe", "copy", "create", "delete", "has_blob", "pull", "put_blob",
 Event = dict[str, Any]
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+TRIES = 3  # of a pull whose blobs others delete
 
 
 def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Generator[Event, None, None]:
@@ -58,26 +56,32 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     if name.host in hub.HOSTS:
         choice = hub.hub_choice(name)
         yield {"status": f"picked {choice.title}"}
-        plan = _hub_plan(name, choice, stores.own)
+        plan = _hub_plan(name, choice)
     else:
         plan = registry_plan(name)
-    yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
-    yield {"status": "verifying sha256 digest"}  # done on the way
-    yield {"status": "writing manifest"}
-    keep_manifest(stores.own, name, plan.manifest, plan.layers)
+    for left in reversed(range(TRIES)):
+        yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
+        yield {"status": "verifying sha256 digest"}  # done on the way
+        yield {"status": "writing manifest"}
+        try:
+            keep_manifest(stores.own, name, plan.manifest, plan.layers, plan.texts)
+            break
+        except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
+            if error.reason != "missing_blob" or not left:
+                raise
     yield {"status": "success"}
 
 
-def _hub_plan(name: Name, choice: Choice, store: Store) -> Plan:
+def _hub_plan(name: Name, choice: Choice) -> Plan:
     with hub.open_remote(name, choice.model) as gguf:
-        config = _config(gguf, str(name), choice.label or gguf.quantisation)
+        config = _json(_config(gguf, str(name), choice.label or gguf.quantisation))
     layers = [ManifestLayer("model", file.digest, file.size, None) for file in choice.model]
     files = list(choice.model)
     if choice.projector is not None:
         layers.append(ManifestLayer("projector", choice.projector.digest, choice.projector.size, None))
         files.append(choice.projector)
-    manifest, layers = _manifest(store, config, layers)
-    return Plan(manifest, layers, hub.blobs(name, files))
+    manifest, layers = _manifest(config, layers)
+    return Plan(manifest, layers, hub.blobs(name, files), [config])
 
 
 # -- names
@@ -92,11 +96,10 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Generator[Ev
         yield from create(target, Recipe(source), stores)
         return
     model = stores.model(source)
-    for layer in model.blobs:
-        yield {"status": f"using existing layer {layer.digest}"}
-        _take_over(stores, model, layer)
+    layers = [_normal(layer) for layer in model.blobs]
+    yield from _taken_over(stores, model, layers)
     yield {"status": "writing manifest"}
-    keep_manifest(stores.own, name, model.manifest.read_bytes(), [_normal(layer) for layer in model.blobs])
+    keep_manifest(stores.own, name, model.manifest_bytes, layers)
     yield {"status": "success"}
 
 
@@ -125,14 +128,10 @@ def _normal(layer: ManifestLayer) -> ManifestLayer:
     return ManifestLayer(layer.kind, digest, layer.size, layer.parent)
 
 
-def _take_over(stores: Stores, model: StoredModel, layer: ManifestLayer) -> None:
-    """Makes sure that a blob of a model is in wgemma's store."""
-    layer = _normal(layer)
-    if has_blob(stores.own, layer.digest, layer.size):
-        return
-    with holding(stores.own, layer.digest):
-        if not adopt(stores.own, model.store, layer.digest, layer.size):
-            raise StoreError(f"{model.name}: the blob {layer.digest} is missing or damaged.", "missing_blob")
+def _taken_over(stores: Stores, model: StoredModel, layers: Sequence[ManifestLayer]) -> Generator[Event, None, None]:
+    """Makes sure that the blobs of a model are in wgemma's store."""
+    blobs = [Blob(None, layer.digest, layer.size) for layer in layers]
+    yield from fetch(stores.own, blobs, str(model.name), [model.store])
 
 
 # -- new models
@@ -200,12 +199,10 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
     _check_settings(recipe)
     if recipe.base is not None and is_embedded(recipe.base):
         recipe = _upon_embedded(recipe, stores.own)
-    config: Mapping[str, Any]
     if recipe.base is not None:
         base = stores.model(recipe.base)
         base.open().close()  # raises if it is none that wgemma runs
-        for layer in base.blobs:
-            _take_over(stores, base, layer)
+        yield from _taken_over(stores, base, [_normal(layer) for layer in base.blobs])
         config, layers = base.config, [_normal(layer) for layer in base.layers]
         parameters = {**base.params, **recipe.parameters}
     else:
@@ -213,25 +210,27 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Generator
         config, layers = _from_files(stores.own, name, recipe.files)
         parameters = dict(recipe.parameters)
     layers += [_adapter(stores.own, name, digest) for digest in recipe.adapters.values()]
-    texts = {
+    said = {
         "system": [recipe.system.encode()] if recipe.system is not None else None,
         "params": [_json(parameters)] if recipe.parameters else None,
         "messages": [_json([dict(message) for message in recipe.messages])] if recipe.messages else None,
         "license": [text.encode() for text in recipe.licenses] if recipe.licenses else None,
     }
-    for kind, contents in texts.items():
+    texts = [_json(config)]
+    for kind, contents in said.items():
         if contents is not None:
             if sum(map(len, contents)) > MAX_TEXT:
                 raise StoreError(f"{kind} is larger than {MAX_TEXT >> 20} MiB.", "bad_recipe")
             if kind != "license":  # those add up
                 layers = [layer for layer in layers if layer.kind != kind]
-            layers += [_layer(stores.own, kind, keep_bytes(stores.own, content)) for content in contents if content]
+            layers += [_text_layer(kind, content) for content in contents if content]
+            texts += filter(None, contents)
     _check_layers(name, layers)
     for layer in layers:
         yield {"status": f"using existing layer {layer.digest}"}
     yield {"status": "writing manifest"}
-    manifest, layers = _manifest(stores.own, config, layers)
-    keep_manifest(stores.own, name, manifest, layers)
+    manifest, layers = _manifest(texts[0], layers)
+    keep_manifest(stores.own, name, manifest, layers, texts)
     yield {"status": "success"}
 
 
@@ -325,13 +324,13 @@ def _config(gguf: Gguf, name: str, label: str) -> dict[str, Any]:
     }
 
 
-def _manifest(
-    store: Store, config: Mapping[str, Any], layers: Sequence[ManifestLayer]
-) -> tuple[bytes, list[ManifestLayer]]:
-    """A manifest, and all that it names; the configuration is kept on the way."""
-    data = _json(config)
-    keep_bytes(store, data)
-    first = ManifestLayer(CONFIG, digest_of(data), len(data), None)
+def _text_layer(kind: str, text: bytes) -> ManifestLayer:
+    return ManifestLayer(kind, digest_of(text), len(text), None)
+
+
+def _manifest(config: bytes, layers: Sequence[ManifestLayer]) -> tuple[bytes, list[ManifestLayer]]:
+    """A manifest, and all that it names."""
+    first = _text_layer(CONFIG, config)
     entries = [
         {"mediaType": LAYER + layer.kind, "digest": layer.digest, "size": layer.size}
         | ({"from": layer.parent} if layer.parent else {})

@@ -7,7 +7,8 @@ the store are read.
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -56,18 +57,19 @@ class Store:
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
         self._check_readable()
-        if not S_ISDIR(mode(self.root / "manifests")):
-            return []
-        found = []
-        for path in self.root.glob("manifests/*/*/*/*"):
-            host, namespace, model, tag = path.parts[-4:]
-            try:
-                name = Name.parse(f"{host}/{namespace}/{model}:{tag}")
-            except StoreError:
+        return sorted(name for name, path in self.manifests() if self._holds(path))
+
+    def manifests(self, unreadable: Callable[[OSError], object] | None = None) -> Iterator[tuple[Name, Path]]:
+        """What is where a well-formed name's manifest would be; `unreadable` hears of folders that cannot be listed."""
+        top = self.root / "manifests"
+        for folder, folders, files in os.walk(top, onerror=unreadable, followlinks=True):
+            parts = Path(folder).relative_to(top).parts
+            if len(parts) < 3:
                 continue
-            if self._holds(path):
-                found.append(name)
-        return sorted(found)
+            folders.clear()
+            for file in files:
+                with suppress(StoreError):
+                    yield Name.parse(f"{'/'.join(parts)}:{file}"), Path(folder, file)
 
     def _check_readable(self) -> None:
         """Raises `StoreError` if the store is unreadable, so that it does not look empty."""
@@ -107,7 +109,7 @@ class Store:
         parsed = Name.parse(name) if isinstance(name, str) else name
         path = self.manifest(parsed)
         if not S_ISREG(mode(path)):
-            raise StoreError(f"{parsed} is not in {self.root}.", "not_found")
+            raise _not_there(parsed, self)
         return StoredModel(self, parsed, path, self.read(path, MAX_JSON, f"the manifest of {parsed}"))
 
     def blob(self, digest: str) -> Path:
@@ -144,6 +146,10 @@ class Store:
         return S_ISREG(mode(path)) and path.resolve().is_relative_to(self._real_root)
 
 
+def _not_there(name: Name, store: Store) -> StoreError:
+    return StoreError(f"{name} is not in {store.root}.", "not_found")
+
+
 class StoredModel:
     """One model in the store, as its manifest, configuration and small layers describe it."""
 
@@ -151,8 +157,12 @@ class StoredModel:
         self.store = store
         self.name = name
         self.manifest = path
+        self.manifest_bytes = manifest
         self.digest = hashlib.sha256(manifest).hexdigest()
-        self.modified = path.stat().st_mtime
+        try:
+            self.modified = path.stat().st_mtime
+        except OSError:  # deleted a moment ago
+            raise _not_there(name, store) from None
         fields = json_object(manifest, f"the manifest of {name}")
         self.layers = parse_layers(fields.get("layers"), name)
         configuration = parse_layers([fields.get("config")], name)[0]

@@ -27,11 +27,12 @@ FAMILY = "gemma4"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model to be stored: its manifest, what the manifest names, and where to get that."""
+    """A model to be stored: its manifest, what the manifest names, and where to get that, or its very text."""
 
     manifest: bytes
     layers: Sequence[ManifestLayer]
     blobs: Sequence[Blob]
+    texts: Sequence[bytes] = ()
 
 
 def registry_plan(name: Name) -> Plan:
@@ -41,11 +42,11 @@ def registry_plan(name: Name) -> Plan:
         manifest, _ = small(f"{base}/manifests/{name.tag}", MAX_JSON, Manners(strict=True, headers=ACCEPT))
     except BadStatus as error:
         raise _refusal(name, error) from None
+    _check_family(name, manifest, base)
     layers = manifest_layers(manifest, name)
     if not any(layer.kind == "model" for layer in layers[1:]):
         raise StoreError(f"{name} has no model file.", "no_model_layer")
     blobs = {layer.digest: Blob(f"{base}/blobs/{layer.digest}", layer.digest, layer.size) for layer in layers}
-    _check_family(name, blobs[layers[0].digest])
     return Plan(manifest, layers, list(blobs.values()))
 
 
@@ -77,9 +78,12 @@ def manifest_layers(manifest: bytes, name: Name) -> list[ManifestLayer]:
     return layers
 
 
-def _check_family(name: Name, config: Blob) -> None:
-    """Refuses another model than a Gemma 4 before its gigabytes are here."""
-    data, _ = small(config.url, MAX_TEXT, config.manners)
+def _check_family(name: Name, manifest: bytes, base: str) -> None:
+    """Refuses another model than a Gemma 4 before its gigabytes are here, and before its layers are looked at: those of
+    other formats may be hundreds."""
+    config = json_object(manifest, f"the manifest of {name}").get("config")
+    digest = checked_digest(parse_layers([config], name)[0].digest)
+    data, _ = small(f"{base}/blobs/{digest}", MAX_TEXT, Manners(strict=True))
     fields = json_object(data, f"the configuration of {name}")
     family, form = fields.get("model_family") or FAMILY, fields.get("model_format") or "gguf"
     if family != FAMILY:
