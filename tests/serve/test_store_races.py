@@ -198,3 +198,17 @@ def test_a_model_that_is_pulled_again_while_it_answers(store_api: Api, registry:
     assert text.count(b"word ") == 100
     store_api.wait(lambda: garage.open == [])
     chat.close()
+
+
+def test_only_a_pull_that_changes_a_model_unloads_it(store_api: Api, registry: Registry) -> None:
+    """Many programs pull their model whenever they start."""
+    name = f"{registry.host}/acme/tiny:x"
+    garage: Any = store_api.service.models._load_model
+    for size in (1, 1, 2):
+        registry.add("acme/tiny:x", [("model", FILE + b"\0" * size)])
+        assert store_api.ask("/api/pull", {"model": name, "stream": False}).json == {"status": "success"}
+        assert store_api.ask("/api/chat", {**ASK, "model": name}).status == 200
+    assert [model.closed for model in garage.loaded] == [True, False]
+    assert store_api.ask("/api/copy", {"source": name, "destination": name}).status == 200
+    assert store_api.ask("/api/create", {"model": name, "from": name, "system": "s"}).status == 200
+    assert garage.open == []

@@ -112,6 +112,13 @@ class Models:
         elif one is not None:
             await self._close(one)
 
+    async def refresh(self, name: str) -> None:
+        """Lets a model go if its name stands for other files now."""
+        files = self.catalogue.find(name).files
+        one = self._residents.get(files.name)
+        if one is not None and _digest(one.files) != _digest(files):
+            await self.unload(name)
+
     async def close(self) -> None:
         """Unloads everything."""
         for one in list(self._residents.values()):
@@ -244,3 +251,8 @@ class Models:
             if adapter not in one.model.adapters:
                 await asyncio.to_thread(one.model.load_adapter, self.catalogue.adapters[adapter], adapter)
         return {**one.own, adapter: 1.0}
+
+
+def _digest(files: ModelFiles) -> str | None:
+    """What a stored model's manifest hashes to, which names all that it is."""
+    return None if files.stored is None else files.stored.digest

@@ -108,7 +108,8 @@ def store_routes(service: Service) -> list[Route]:
     async def deleted(request: Request) -> Response:
         name = _name(await read_fields(request))
         if name in Stores.find().own:
-            await _changed(service, name)
+            with suppress(Problem):  # it is damaged, so nobody has loaded it
+                await service.models.unload(name)
         await _done(workers, delete(name), name)
         return Response()
 
@@ -148,10 +149,8 @@ def _digest(request: Request) -> str:
 
 async def _changed(service: Service, name: str) -> None:
     """Lets a loaded model go whose files are others now."""
-    try:
-        await service.models.unload(name)
-    except Problem:
-        return  # it is not there, so nobody has loaded it
+    with suppress(Problem):  # it cannot be loaded
+        await service.models.refresh(name)
 
 
 def _problem(failed: BaseException) -> Problem:
