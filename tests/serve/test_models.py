@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from fake_models import Garage
+from gguf_parts import write_parts
+from registry_server import digest
+from registry_server import serving as registry_serving
 from wgemma.errors import DeviceError, OutOfMemory
+from wgemma.files.gguf import Gguf
 from wgemma.serve.ask import Ask, Transcribe, Whole
 from wgemma.serve.openai_audio import pieces
 from wgemma.serve.problems import Problem
@@ -274,3 +278,17 @@ def test_the_store_and_files_of_the_command_line_are_on_offer(store: list[str], 
     names = [files.name for files, _ in catalogue.all()]
     assert names[:2] == [TINY, "mine"] and store[0] in names
     assert catalogue.find("mine").files.model == tmp_path / "mine.gguf"
+
+
+def test_a_file_in_parts_has_one_name_wherever_it_is(
+    store: list[str], blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Gguf.open(blob) as gguf, registry_serving() as server:
+        paths = write_parts(tmp_path / "local", gguf, 2, "local")
+        server.blobs = {f"/far-0000{i}-of-00002.gguf": path.read_bytes() for i, path in enumerate(paths, 1)}
+        far = f"http://{server.host}/far-00001-of-00002.gguf?download=true#sha256={digest(paths[0].read_bytes())[7:]}"
+        catalogue = made(Garage(), extra=(str(paths[1]), far)).models.catalogue
+    names = {files.name: offer.size for files, offer in catalogue.all()}
+    size = sum(path.stat().st_size for path in paths)
+    assert (names["local"], names["far"]) == (size, size)

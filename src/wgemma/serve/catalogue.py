@@ -6,12 +6,14 @@ Names from the network are looked up, never opened: a path or a URL is just a na
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from wgemma.embedded import NAME, embedded_model, is_embedded
 from wgemma.errors import Error, StoreError
-from wgemma.files.download import download
+from wgemma.files.download import download_parts
 from wgemma.files.locate import ModelFiles, locate, stored_files
 from wgemma.files.names import Name
+from wgemma.files.parts import whole_name
 from wgemma.files.stores import Stores
 from wgemma.serve.problems import Problem, log, no_model
 from wgemma.serve.settings import Settings
@@ -90,13 +92,13 @@ class Catalogue:
 
 
 def given(target: str) -> ModelFiles:
-    """A model from the command line; a file is called by its name without folder and suffix; a
-    URL is downloaded first."""
+    """A model from the command line; a file is called by its name without folder, suffix and number of a part; a URL is
+    downloaded first."""
     files = locate(target)
     if files.stored is not None or files.name == NAME:
         return files
+    model, path = files.model, target
     if isinstance(files.model, str):
-        name = Path(files.model.partition("?")[0]).stem
-        return ModelFiles(name, download(files.model), params=files.params)
-    first = files.model[0] if isinstance(files.model, tuple) else files.model
-    return ModelFiles(first.stem, files.model, params=files.params)
+        model = download_parts(files.model)  # raises for what is no URL
+        path = urlsplit(files.model).path
+    return ModelFiles(Path(whole_name(Path(path).name)).stem, model, params=files.params)
