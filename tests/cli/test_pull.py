@@ -112,6 +112,21 @@ def test_no_means_no(server: Registry, stores: Stores, no: str) -> None:
     assert name not in stores.own
 
 
+@pytest.mark.parametrize(("answer", "wanted"), [("\n", False), ("y\n", True)])
+def test_a_name_like_one_that_is_here_is_offered_with_care(
+    server: Registry, stores: Stores, answer: str, wanted: bool
+) -> None:
+    here, name = (f"{server.host}/acme/tiny:{tag}" for tag in "xy")
+    server.add("acme/tiny:y", [("model", TINY)])
+    assert main(["pull", here]) == 0
+    with closing(Terminal(name, "Hello", "--device", "reference")) as terminal:
+        terminal.until(f"{name} is not on this computer. Did you mean {here}? Pull {name} now? [y/N] ")
+        terminal.type(answer)
+        terminal.until(f"{name} is here: " if wanted else f"`wgemma pull {name}` gets it")
+        assert terminal.leave() == 1  # TINY is no model that could answer
+    assert (name in stores.own) == wanted
+
+
 def test_without_a_terminal_the_command_is_named(
     server: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

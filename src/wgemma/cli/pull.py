@@ -47,29 +47,26 @@ def download(text: str, *, as_json: bool = False) -> str:
     return f"{name} is here: {size} in {clean(str(stores.own.root))}. `wgemma run {name}` starts it."
 
 
-def offer(text: str) -> bool:
-    """Asks whether to pull a model that is not here, and does. False without a terminal, or if the answer is no."""
+def offer(text: str) -> None:
+    """Asks whether to pull a model that is not here, and does; whatever else is wrong is told by who loads it. Where
+    the name may be a misspelt one, the answer must be a yes. Without a terminal nobody is asked."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    print(f"{clean(str(Name.parse(text)))} is not on this computer. Pull it now? [Y/n] ", end="", file=sys.stderr)
+        return
+    try:
+        name, stores = Name.parse(text), Stores.find()
+        if text in stores:
+            return
+        near = stores.near(name)
+    except StoreError:
+        return
+    hint = f"Did you mean {' or '.join(near)}? Pull {name} now? [y/N]" if near else "Pull it now? [Y/n]"
+    print(clean(f"{name} is not on this computer. {hint} "), end="", file=sys.stderr)
     sys.stderr.flush()
     answer = sys.stdin.readline()  # empty at the end of input, which is Ctrl-D
     if not answer:
         print(file=sys.stderr)
-    if not answer or answer.strip().lower() not in ("y", "yes", ""):
-        return False
-    print(download(text), file=sys.stderr)
-    return True
-
-
-def pullable(text: str) -> bool:
-    """Whether this is the name of a model that is not here, and not a misspelt one."""
-    try:
-        Name.parse(text)
-        Stores.find().model(text)
-    except StoreError as error:
-        return error.reason == "not_found" and "Did you mean" not in str(error)
-    return False
+    elif (answer.strip().lower() or ("n" if near else "y")) in ("y", "yes"):
+        print(download(text), file=sys.stderr)
 
 
 class Follower:

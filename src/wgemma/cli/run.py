@@ -11,7 +11,7 @@ from wgemma.cli.chat_media import Content, attach, message, named_media
 from wgemma.cli.chat_model import Opened, open_model
 from wgemma.cli.chat_render import Painter, coloured, forgotten, remark, statistics
 from wgemma.cli.output import as_json, clean
-from wgemma.cli.pull import offer, pullable
+from wgemma.cli.pull import offer
 from wgemma.cli.repl import Repl, write
 from wgemma.cli.words import (
     add_device_option,
@@ -156,9 +156,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _offer_to_pull(options: argparse.Namespace) -> None:
-    """Asks whether to pull the model if it is not here; whatever is wrong with it is told later."""
+    """Asks whether to pull the model if it is not here."""
     name = named_model(options)
-    if name is not None and not options.json and pullable(name):
+    if name is not None and not options.json:
         offer(name)
 
 

@@ -74,15 +74,21 @@ class Stores:
                 raise
         raise StoreError(self._unknown(Name.parse(name)), "not_found")
 
+    def near(self, name: Name) -> list[str]:
+        """The models whose names look like this one, the likeliest first."""
+        # ":latest" would make any two short names alike.
+        short = {present.removesuffix(":latest"): present for present in self._present()}
+        return [short[found] for found in get_close_matches(str(name).removesuffix(":latest"), short, n=3, cutoff=0.6)]
+
+    def _present(self) -> list[str]:
+        return [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
+
     def _unknown(self, name: Name) -> str:
-        present = [str(model.name) for model in self.models() if model.details["format"] == "gguf"]
-        if not present:
+        if not self._present():
             return (
                 f"{name} is not on this computer: {self.own.root} and {self.ollama.root} are empty. "
                 f"`wgemma pull {name}` gets it."
             )
-        # ":latest" would make any two short names alike.
-        short = {name.removesuffix(":latest"): name for name in present}
-        near = [short[found] for found in get_close_matches(str(name).removesuffix(":latest"), short, n=3, cutoff=0.6)]
+        near = self.near(name)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         return f"{name} is not on this computer. {hint}`wgemma list` shows what is; `wgemma pull {name}` gets it."
