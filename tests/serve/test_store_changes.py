@@ -77,6 +77,12 @@ def test_a_model_is_created_from_a_blob_and_from_another(client: Client, store_a
     assert again.eval_count == 2 and again.done_reason == "length"
 
 
+def test_create_takes_the_template_that_show_tells(client: Client) -> None:
+    shown = client.show(TINY)
+    assert client.create("again", from_=TINY, template=shown.template, system="Be brief.").status == "success"
+    assert client.show("again").template == shown.template == "{{ .Prompt }}"
+
+
 def test_a_blob_must_be_what_it_says(store_api: Api, client: Client) -> None:
     data = b"x" * 300_000
     wrong = digest_of(b"y")
@@ -109,7 +115,7 @@ def test_a_digest_is_never_a_path(store_api: Api, digest: str) -> None:
         ("create", {"model": TINY, "from": TINY}, 403),
         ("create", {"model": "a"}, 400),
         ("create", {"model": "a", "from": "nobody"}, 404),
-        ("create", {"model": "a", "from": "b", "template": "{{ .Prompt }}"}, 400),
+        ("create", {"model": "a", "from": "b", "template": "{{ .System }}"}, 400),
         ("create", {"model": "a", "from": "b", "parameters": {"nothing": 1}}, 400),
         ("create", {"model": "a", "files": {"m": digest_of(b"none")}, "stream": False}, 400),
     ],

@@ -31,6 +31,7 @@ from wgemma.files.keeping import (
 )
 from wgemma.files.locate import locate
 from wgemma.files.manifests import LAYER, MAX_LAYERS, PARAMS, ManifestLayer, is_kind
+from wgemma.files.modelfile import is_no_template
 from wgemma.files.names import Name
 from wgemma.files.ollama import MAX_TEXT, Store, StoredModel
 from wgemma.files.registry import FAMILY, Plan, registry_plan
@@ -155,7 +156,7 @@ def recipe_from(fields: Mapping[str, Any]) -> Recipe:
     """The recipe in the body of Ollama's /api/create; raises `StoreError` for what is no recipe."""
     base, system = _text(fields, "from"), _text(fields, "system")
     for key in ("template", "quantize", "modelfile"):
-        if _text(fields, key):
+        if (text := _text(fields, key)) and not (key == "template" and is_no_template(text)):
             raise StoreError(
                 f"{key} is not supported: wgemma renders prompts itself and keeps files as they are.", "bad_recipe"
             )

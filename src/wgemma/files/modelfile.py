@@ -114,14 +114,19 @@ def _apply(found: Modelfile, word: str, value: str) -> None:
             pass
         case "REQUIRES":
             pass  # a version of Ollama's
-        case "TEMPLATE" if text.replace(" ", "") == "{{.Prompt}}":
-            pass  # what Ollama writes for models whose prompts it renders by code
+        case "TEMPLATE" if is_no_template(text):
+            pass
         case "TEMPLATE":
             raise ValueError("wgemma renders Gemma's prompts itself and runs no templates. Remove the TEMPLATE.")
         case _:
             raise ValueError(
                 f"{word:.40} is not supported. There are FROM, SYSTEM, PARAMETER, ADAPTER, MESSAGE and LICENSE."
             )
+
+
+def is_no_template(text: str) -> bool:
+    """Whether this is what Ollama writes for models whose prompts it renders by code."""
+    return text.replace(" ", "") == "{{.Prompt}}"
 
 
 def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
