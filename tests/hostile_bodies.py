@@ -98,6 +98,7 @@ BODIES: dict[str, Any] = {
 }
 BASE, FILE = "base", write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
 DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
+ABSENT = f"sha256:{'0' * 64}"
 CREATE = {
     "model": "made",
     "from": BASE,

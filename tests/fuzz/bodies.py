@@ -9,7 +9,7 @@ from typing import Any
 import wgemma
 from fuzz.harness import Reader
 from fuzz.mutation import ODD_TEXT, json_bytes, mutate
-from hostile_bodies import BODIES, DIGEST, FILE, STORE_BODIES, Client, store
+from hostile_bodies import ABSENT, BODIES, DIGEST, FILE, STORE_BODIES, Client, store
 from wgemma.serve.settings import Settings
 
 BLOB = "/api/blobs/"
@@ -43,7 +43,7 @@ def reader(model: wgemma.Model, scratch: Path) -> Reader:
     def make(dice: Random) -> tuple[str, bytes]:
         path = dice.choice(paths)
         if path == BLOB:
-            return (path + DIGEST, mutate(FILE, dice)) if dice.random() < 0.5 else (path + odd_digest(dice), FILE)
+            return (path + ABSENT, mutate(FILE, dice)) if dice.random() < 0.5 else (path + odd_digest(dice), FILE)
         return path, json.dumps(bodies[path]).encode() if dice.random() < 0.02 else json_bytes(bodies[path], dice)
 
     def examine(case: tuple[str, bytes]) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from fake_models import Garage
 from registry_server import TINY as FILE
 from registry_server import Registry
 from registry_server import serving as registry_serving
-from wgemma.files import fetching
+from wgemma.files import fetching, keeping
 from wgemma.files.stores import Stores
 from wgemma.serve import ollama_store
 from wgemma.serve.settings import Settings
@@ -69,6 +70,46 @@ def test_an_upload_that_breaks_off_leaves_nothing(store_api: Api) -> None:
     store_api.wait(lambda: left_over() == [])
     assert store_api.ask(f"/api/blobs/{DIGEST}", method="HEAD").status == 404
     assert store_api.ask(f"/api/blobs/{DIGEST}", DATA).status == 201
+
+
+def asked_first(api: Api, *headers: str) -> socket.socket:
+    """A connection to upload on, of which only the head is sent."""
+    connection = socket.create_connection(("127.0.0.1", api.port), timeout=10)
+    head = (f"POST /api/blobs/{DIGEST} HTTP/1.1", "Host: localhost", f"Content-Length: {len(DATA)}", *headers)
+    connection.sendall("\r\n".join([*head, "\r\n"]).encode())
+    return connection
+
+
+def after_the_body(connection: socket.socket) -> bytes:
+    """What comes if the body is sent all the same, and another request after it."""
+    with connection:
+        connection.sendall(DATA + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_blob_that_is_there_is_not_read_again(store_api: Api) -> None:
+    assert store_api.ask(f"/api/blobs/{DIGEST}", DATA).status == 201
+    written = Stores.find().own.root / "blobs" / DIGEST.replace(":", "-")
+    before = written.stat().st_ino
+    connection = asked_first(store_api)
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    assert b'"version"' in after_the_body(connection)
+    assert written.stat().st_ino == before
+
+
+def test_who_asks_before_sending_a_blob_that_is_there_sends_nothing(store_api: Api) -> None:
+    assert store_api.ask(f"/api/blobs/{DIGEST}", DATA).status == 201
+    with asked_first(store_api, "Expect: 100-continue") as connection:
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server hangs up
+    assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
+
+
+def test_a_blob_larger_than_the_disk_is_not_begun(store_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda folder: SimpleNamespace(free=len(DATA) - 1))
+    connection = asked_first(store_api)
+    assert connection.recv(12) == b"HTTP/1.1 507"
+    assert b'"version"' in after_the_body(connection)
+    assert not Stores.find().own.root.exists()
 
 
 def test_two_uploads_of_one_blob(store_api: Api) -> None:

@@ -100,7 +100,7 @@ class Guard:
             raise Problem(401, "This server needs its API key.", code="invalid_api_key")
         if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may see another end of it
             raise Problem(400, "The body has two lengths.", close=True)
-        if _length(headers) > (BOUNDS.blob if scope["path"].startswith(BLOBS) else BOUNDS.body):
+        if body_length(headers) > (BOUNDS.blob if scope["path"].startswith(BLOBS) else BOUNDS.body):
             raise Problem(413, "The body is too large.", code="request_too_large")
 
     def _check_page(self, scope: Scope, headers: Headers, origin: str | None, host: str) -> None:
@@ -130,7 +130,8 @@ def _has_key(headers: Headers, key: str) -> bool:
     return any(compare_digest(one.encode(errors="replace"), key.encode()) for one in given)
 
 
-def _length(headers: Headers) -> int:
+def body_length(headers: Headers) -> int:
+    """What the head says of it; 0 if nothing."""
     text = headers.get("content-length", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 

@@ -12,21 +12,22 @@ from contextlib import aclosing, contextmanager, suppress
 from time import monotonic
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import hub
-from wgemma.files.keeping import checked_digest
+from wgemma.files.keeping import check_space, checked_digest
 from wgemma.files.managing import Event, copy, create, delete, has_blob, pull, put_blob, recipe_from
 from wgemma.files.names import DEFAULT_HOST, Name
 from wgemma.files.stores import Stores
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
 from wgemma.serve.fields import Fields
-from wgemma.serve.guard import BLOBS
+from wgemma.serve.guard import BLOBS, body_length
 from wgemma.serve.ollama import error
 from wgemma.serve.problems import Problem, bad, log, no_model, problem_of
 from wgemma.serve.service import Service
@@ -116,8 +117,14 @@ def store_routes(service: Service) -> list[Route]:
     async def blob(request: Request) -> Response:
         digest = _digest(request)
         store = Stores.find().own
+        if has_blob(store, digest):
+            return Unread(Response())
         if request.method == "HEAD":
-            return Response(status_code=200 if has_blob(store, digest) else 404)
+            return Response(status_code=404)
+        try:
+            check_space(store, body_length(request.headers), digest)
+        except StoreError as problem:
+            return Unread(failure(error, _problem(problem)))
         with workers.place():
             await _upload(workers, request, digest)
         return Response(status_code=201)
@@ -243,6 +250,29 @@ class Progress(Response):
 
 
 # -- uploads
+
+
+class Unread(Response):
+    """A response before the body has come. That is taken and dropped: if the connection were closed while the client
+    still sends, the client might never see the response. A client that waits for leave to send gets none."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "expect" in Headers(scope=scope):
+            self._response.headers["Connection"] = "close"
+            await self._response(scope, receive, send)
+            return
+
+        async def open_ended(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        await self._response(scope, receive, open_ended)
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _upload(workers: Workers, request: Request, digest: str) -> None:
