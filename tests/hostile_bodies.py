@@ -176,7 +176,7 @@ def store(folder: Path) -> Iterator[None]:
     """A store for requests to change, and registries that have nothing: no request leaves this machine."""
 
     def nothing(name: Any) -> Any:
-        raise StoreError(f"{name} is not there.", "not_found")
+        raise StoreError(f"{name} is not there.", "not_in_registry")
 
     own = {"WGEMMA_MODELS": str(folder / "own"), "OLLAMA_MODELS": str(folder / "none")}
     with (

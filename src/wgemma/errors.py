@@ -24,8 +24,9 @@ class SourceError(Error):
 class StoreError(Error):
     """A name, manifest or blob of a stored model cannot be used.
 
-    `reason` is a code for programs: not_found, invalid_name, missing_blob, bad_manifest, invalid_digest,
-    no_model_layer, unsupported_architecture, unsupported_format, bad_digest.
+    `reason` is a code for programs: not_found, not_in_registry, invalid_name, missing_blob, bad_manifest,
+    invalid_digest, no_model_layer, unsupported_architecture, unsupported_format, bad_digest, bad_recipe, busy,
+    no_space, not_written, not_allowed.
     """
 
     def __init__(self, message: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ollama import Client, ResponseError
 from api_server import TINY, Api, serving
 from registry_server import Registry
 from registry_server import serving as registry_serving
+from wgemma.files import hub
 from wgemma.files.locate import locate
 from wgemma.files.stores import Stores
 from wgemma.serve.settings import Settings
@@ -126,6 +128,22 @@ def test_what_cannot_be_done_is_told_without_a_path(
     answer = store_api.ask(f"/api/{path}", body)
     assert answer.status == status
     assert "/" not in answer.json["error"].replace("{{", "")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_a_registry_does_not_have_is_told_in_full(
+    client: Client, registry: Registry, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(hub, "ADDRESS", f"http://{registry.host}")
+    registry.add_repository("acme/gemma", {"g-Q4_K_M.gguf": b"x", "g-Q8_0.gguf": b"y"})
+    for name, why in (
+        (f"{registry.host}/acme/tiny:y", f"{registry.host} has no such model."),
+        ("hf.co/acme/nothing", "acme/nothing is not on Hugging Face."),
+        ("hf.co/acme/gemma:Q3_K_M", "acme/gemma has no Q3_K_M. It has Q4_K_M, Q8_0."),
+    ):
+        with pytest.raises(ResponseError, match=re.escape(why)) as problem:
+            list(client.pull(name, stream=stream))
+        assert stream or problem.value.status_code == 404
 
 
 def test_deleting_what_is_not_ours(store_api: Api) -> None:

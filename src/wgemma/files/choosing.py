@@ -77,12 +77,13 @@ def choose(files: Sequence[HubFile], name: Name) -> Choice:
         if not file.is_projector and (label_of(file.path) or "imatrix" not in file.name.lower()):
             models.setdefault(whole_name(file.path), []).append(file)
     if not models:
-        raise StoreError(f"{name}: there is no GGUF file in this repository.", "not_found")
+        raise StoreError(f"{name}: there is no GGUF file in this repository.", "not_in_registry")
     path = _model([path for path in models if not _DRAFTER.search(path)] or list(models), name)
     parts = sorted(models[path], key=lambda file: file.path)
     expected = part_names(parts[0].path)
     if [part.path for part in parts] != expected:
-        raise StoreError(f"{name}: {path} has {len(parts)} of {len(expected)} parts in this repository.", "not_found")
+        reason = f"{name}: {path} has {len(parts)} of {len(expected)} parts in this repository."
+        raise StoreError(reason, "not_in_registry")
     return Choice(label_of(path), parts, _projector(files, parts[0]))
 
 
@@ -110,7 +111,7 @@ def _model(paths: Sequence[str], name: Name) -> str:
         if path.rpartition("/")[2].upper() == file:
             return path
     there = ", ".join(sorted(filter(None, by_label))) or ", ".join(sorted(paths)[:20])
-    raise StoreError(f"{name.namespace}/{name.model} has no {name.tag}. It has {there:.1000}.", "not_found")
+    raise StoreError(f"{name.namespace}/{name.model} has no {name.tag}. It has {there:.1000}.", "not_in_registry")
 
 
 def _projector(files: Sequence[HubFile], model: HubFile) -> HubFile | None:

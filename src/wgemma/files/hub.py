@@ -56,10 +56,10 @@ def listing(name: Name) -> list[HubFile]:
 def _refusal(name: Name, error: BadStatus) -> StoreError:
     if error.status in (401, 403):  # a repository that does not exist is answered like that, too
         reason = "is not on Hugging Face, or only for those who have agreed to its terms. If you have, set HF_TOKEN."
-        return StoreError(f"{name.namespace}/{name.model} {reason}", "not_found")
+        return StoreError(f"{name.namespace}/{name.model} {reason}", "not_in_registry")
     if error.status == 404:
-        return StoreError(f"{name.namespace}/{name.model} is not on Hugging Face.", "not_found")
-    return StoreError(str(error), "not_found")
+        return StoreError(f"{name.namespace}/{name.model} is not on Hugging Face.", "not_in_registry")
+    return StoreError(str(error), "not_in_registry")
 
 
 def manners() -> Manners:

@@ -56,10 +56,10 @@ def _scheme(host: str) -> str:
 
 def _refusal(name: Name, error: BadStatus) -> StoreError:
     if error.status in (401, 403):
-        return StoreError(f"{name}: {name.host} wants a login, which wgemma does not have.", "not_found")
+        return StoreError(f"{name}: {name.host} wants a login, which wgemma does not have.", "not_in_registry")
     if error.status == 404:
-        return StoreError(f"{name}: {name.host} has no such model.", "not_found")
-    return StoreError(str(error), "not_found")
+        return StoreError(f"{name}: {name.host} has no such model.", "not_in_registry")
+    return StoreError(str(error), "not_in_registry")
 
 
 def manifest_layers(manifest: bytes, name: Name) -> list[ManifestLayer]:

@@ -37,6 +37,7 @@ T = TypeVar("T")
 AT_ONCE = 16  # pulls, uploads and the like
 PATIENCE = 60.0  # seconds to wait for whoever is writing the same blob
 _LINES = "application/x-ndjson"
+_VERBATIM = {"bad_recipe": 400, "not_in_registry": 404}  # reasons whose sentences name no file of this machine
 _TOLD = {  # by a StoreError's reason; its own words may name files of this machine
     "bad_digest": (400, "The bytes do not have this digest."),
     "bad_manifest": (502, "What the registry sent is no model that wgemma can keep."),
@@ -162,8 +163,8 @@ async def _changed(service: Service, name: str) -> None:
 
 def _problem(failed: BaseException) -> Problem:
     if isinstance(failed, StoreError):
-        if failed.reason == "bad_recipe":  # these sentences quote the request only
-            return bad(str(failed))
+        if failed.reason in _VERBATIM:
+            return Problem(_VERBATIM[failed.reason], str(failed))
         if failed.reason in _TOLD:
             log.info("%s", failed)
             status, sentence = _TOLD[failed.reason]
