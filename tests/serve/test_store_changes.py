@@ -79,6 +79,18 @@ def test_a_model_is_created_from_a_blob_and_from_another(client: Client, store_a
     assert again.eval_count == 2 and again.done_reason == "length"
 
 
+def test_a_model_to_build_upon_is_pulled_first(client: Client, registry: Registry) -> None:
+    base = f"{registry.host}/acme/tiny:x"
+    told = list(client.create("mine", from_=base, parameters={"num_predict": 2}, stream=True))
+    assert told[0].status == "pulling manifest" and any(event.completed for event in told)
+    assert [event.status for event in told].count("success") == 1 and told[-1].status == "success"
+    assert client.chat("mine", ASK).eval_count == 2
+    assert {str(name) for name in Stores.find().own.names()} == {base, "mine:latest"}
+    with pytest.raises(ResponseError, match="has no such model") as problem:
+        client.create("other", from_=f"{registry.host}/acme/nothing:x")
+    assert problem.value.status_code == 404
+
+
 def test_create_takes_the_template_that_show_tells(client: Client) -> None:
     shown = client.show(TINY)
     assert client.create("again", from_=TINY, template=shown.template, system="Be brief.").status == "success"
@@ -116,7 +128,8 @@ def test_a_digest_is_never_a_path(store_api: Api, digest: str) -> None:
         ("copy", {"source": "nobody", "destination": TINY}, 403),
         ("create", {"model": TINY, "from": TINY}, 403),
         ("create", {"model": "a"}, 400),
-        ("create", {"model": "a", "from": "nobody"}, 404),
+        ("create", {"model": "a", "from": "127.0.0.1:1/a/b"}, 403),
+        ("create", {"model": "a", "from": "../../etc"}, 400),
         ("create", {"model": "a", "from": "b", "template": "{{ .System }}"}, 400),
         ("create", {"model": "a", "from": "b", "parameters": {"nothing": 1}}, 400),
         ("create", {"model": "a", "files": {"m": digest_of(b"none")}, "stream": False}, 400),

@@ -6,9 +6,9 @@ server anywhere else. Ollama's own store is only read.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Container, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import hub
 from wgemma.files.keeping import check_space, checked_digest
-from wgemma.files.managing import Event, copy, create, delete, has_blob, pull, put_blob, recipe_from
+from wgemma.files.managing import Event, Recipe, copy, create, delete, has_blob, pull, put_blob, recipe_from
 from wgemma.files.names import DEFAULT_HOST, Name
 from wgemma.files.stores import Stores
 from wgemma.serve.bounds import BOUNDS
@@ -97,7 +97,7 @@ def store_routes(service: Service) -> list[Route]:
             recipe = recipe_from(fields.raw)
         except StoreError as problem:
             raise _problem(problem) from None
-        work = create(name, recipe)
+        work = _create(name, recipe, hosts)
         return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
     async def copied(request: Request) -> Response:
@@ -176,6 +176,19 @@ def _problem(failed: BaseException) -> Problem:
         log.error("%s", failed)
         return Problem(400, "This cannot be done with these files. The server's log says why.")
     return problem_of(failed)
+
+
+def _create(name: str, recipe: Recipe, hosts: Container[str]) -> Generator[Event, None, None]:
+    """Creates a model; the one to build upon is pulled first if it is not here."""
+    try:
+        yield from create(name, recipe)
+        return
+    except StoreError as problem:
+        if problem.reason != "not_found" or recipe.base is None:
+            raise
+    with closing(pull(recipe.base, hosts=hosts)) as events:
+        yield from (event for event in events if event["status"] != "success")
+    yield from create(name, recipe)
 
 
 # -- work with progress
