@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 import socket
 import threading
 import time
@@ -173,6 +174,20 @@ def test_two_pulls_of_one_model_share_the_work(store_api: Api, registry: Registr
     large = [path for path, wanted in registry.asked if wanted.endswith(f"-{len(FILE) + 1_000_000 - 1}")]
     assert len(large) == 1
     assert left_over() == []
+
+
+def test_who_waits_for_another_process_does_not_hear_its_name(store_api: Api, registry: Registry) -> None:
+    digest = f"sha256:{hashlib.sha256(FILE + bytes(1_000_000)).hexdigest()}"
+    told = b""
+    with keeping.holding(Stores.find().own, digest):
+        connection = begun(store_api, "/api/pull", {"model": f"{registry.host}/acme/tiny:x"})
+        while b"waiting for" not in told:
+            told += connection.recv(65536)
+    with connection:
+        while b"success" not in told:
+            told += connection.recv(65536)
+    assert b"waiting for another process, which" in told
+    assert platform.node().encode() not in told and b".lock" not in told
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -224,6 +224,12 @@ async def _done(workers: Workers, work: Generator[Event, None, None], name: str)
         raise (no_model(name) if problem.status == 404 else problem) from None
 
 
+def _public(event: Event) -> Event:
+    """The event, which must not name processes, hosts and files of this machine."""
+    waits = event["status"].startswith("waiting for ")
+    return {"status": "waiting for another process, which is pulling the same blob"} if waits else event
+
+
 class Progress(Response):
     """Progress as lines of JSON, or its last line alone; `after` is done when all went well."""
 
@@ -249,7 +255,7 @@ class Progress(Response):
                         if event.get("status") == "success":
                             await self._after()
                         if self._lines:
-                            await streaming.send([dumps(event) + "\n"])
+                            await streaming.send([dumps(_public(event)) + "\n"])
                         last = event
         except Exception as failed:
             problem = _problem(failed)
