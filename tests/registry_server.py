@@ -27,7 +27,7 @@ class Registry:
     def __init__(self) -> None:
         self.host = ""
         self.documents: dict[str, bytes] = {}  # by path: manifests and listings
-        self.links: dict[str, str] = {}  # by path of a document: its Link header
+        self.links: dict[str, str] = {}  # by path and query of a document: its next page
         self.blobs: dict[str, bytes] = {}  # by path
         self.redirects: dict[str, str] = {}  # by path
         self.cuts: list[int] = []  # after how many bytes the next answers with a blob are cut
@@ -82,8 +82,8 @@ class Registry:
         elif request.path in self.documents or path in self.documents:
             data = self.documents.get(request.path, self.documents.get(path, b""))
             request.send_response(200)
-            if path in self.links and request.path != self.links[path]:
-                request.send_header("Link", f'<{self.links[path]}>; rel="next"')
+            if request.path in self.links:
+                request.send_header("Link", f'<{self.links[request.path]}>; rel="next"')
             request.send_header("Content-Length", str(len(data)))
             request.end_headers()
             request.wfile.write(data)

@@ -124,14 +124,15 @@ def test_a_listing_goes_over_several_pages_but_not_to_another_host(server: Regis
     entries = server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL, "g-Q8_0.gguf": OTHER})
     server.documents[path] = json.dumps(entries[:2]).encode()
     server.documents[f"{path}?cursor=2"] = json.dumps(entries[2:]).encode()
-    server.links[path] = f"{path}?cursor=2"
+    server.links[f"{path}?recursive=true"] = f"{path}?cursor=2"
     assert [file.path for file in hub.listing(name())] == ["g-Q4_K_M.gguf", "g-Q8_0.gguf"]
-    server.links[path] = "https://elsewhere.example/more"
+    server.links[f"{path}?recursive=true"] = "https://elsewhere.example/more"
     with pytest.raises(SourceError, match="goes on at another host"):
         hub.listing(name())
-    server.links[path] = f"{path}?endless"
-    server.documents[f"{path}?endless"] = b"[]"
-    assert len(hub.listing(name())) == 1
+    server.links[f"{path}?recursive=true"] = f"{path}?cursor=2"
+    server.links[f"{path}?cursor=2"] = f"{path}?recursive=true"  # and so on
+    with pytest.raises(SourceError, match="has too many files"):
+        hub.listing(name())
 
 
 def test_a_repository_that_is_not_there_is_told(server: Registry) -> None:

@@ -18,6 +18,7 @@ from fake_models import Garage
 from gguf_writer import write_gguf
 from registry_server import Registry
 from registry_server import serving as registry_serving
+from wgemma.files import web
 from wgemma.files.stores import Stores
 from wgemma.serve.settings import Settings
 
@@ -126,11 +127,23 @@ def test_what_is_no_name_is_no_address(store_api: Api, name: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["http://169.254.169.254/latest", "https://10.0.0.1/x", "file:///etc/passwd"])
-def test_a_registry_does_not_lead_into_the_network(store_api: Api, registry: Registry, place: str) -> None:
+def test_a_registry_does_not_lead_into_the_network(
+    store_api: Api, registry: Registry, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CVE-2026-5530, by a redirect."""
+    asked: list[str] = []
+    ask = web._response
+
+    def noted(url: str, *how: Any) -> Any:
+        asked.append(url)
+        return ask(url, *how)
+
+    monkeypatch.setattr(web, "_response", noted)
     manifest = registry.add("acme/tiny:x", [("model", b"m" * 500)])
-    registry.redirects[f"/v2/acme/tiny/blobs/{manifest['layers'][0]['digest']}"] = place
+    path = f"/v2/acme/tiny/blobs/{manifest['layers'][0]['digest']}"
+    registry.redirects[path] = place
     problem(pulled(store_api, registry))
+    assert f"http://{registry.host}{path}" in asked and place not in asked
 
 
 def test_no_token_goes_where_a_registry_points() -> None:
