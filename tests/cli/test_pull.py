@@ -55,6 +55,14 @@ def test_a_pull_says_how_far_it_is_and_where_the_model_is(
     assert any(line.split()[0] == name and "wgemma" in line for line in capsys.readouterr().out.splitlines()[1:])
 
 
+def test_a_terminal_has_a_bar_before_the_size_is_known(server: Registry) -> None:
+    name = f"{server.host}/acme/tiny:x"
+    with closing(Terminal(name, program=("-m", "wgemma", "pull"), COLUMNS="200")) as terminal:
+        terminal.until("0/? bytes")
+        terminal.until(f"{name} is here: ")
+        assert terminal.leave() == 0
+
+
 def test_json_is_one_event_per_line(server: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pull", "--json", f"{server.host}/acme/tiny:x"]) == 0
     printed = capsys.readouterr()

@@ -94,8 +94,10 @@ class Follower:
                 TransferSpeedColumn,
             )
 
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            label = TextColumn("{task.description}", markup=False)
+            columns = (label, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+            self._bars = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bars.add_task(self._label, total=None)  # its size is not known yet
             self._bars.start()
         return self
 
@@ -115,12 +117,12 @@ class Follower:
             self._status = event["status"]
             if self._bars is None or self._status.startswith(("picked", "waiting")):
                 print(clean(self._status), file=sys.stderr)
+            else:
+                self._bars.update(self._task, description=clean(self._status))
 
     def _draw(self, done: int, total: int) -> None:
         if self._bars is not None:
-            if self._task is None:
-                self._task = self._bars.add_task(self._label, total=total)
-            self._bars.update(self._task, completed=done, total=total)
+            self._bars.update(self._task, description=self._label, completed=done, total=total)
         elif (tenth := 10 * done // max(total, 1)) > self._tenth:
             self._tenth = tenth
             print(f"{self._label}: {tenth * 10} %", file=sys.stderr)
