@@ -140,6 +140,13 @@ def test_a_repository_that_is_not_there_is_told(server: Registry) -> None:
         list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
 
 
+def test_a_repository_whose_files_are_for_some_only_is_told(server: Registry, stores: Stores) -> None:
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})
+    server.statuses = [403] * 20
+    with pytest.raises(StoreError, match=r"only for those who have agreed to its terms\. If you have, set HF_TOKEN"):
+        list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+
+
 def test_the_token_goes_to_the_hub_only(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})

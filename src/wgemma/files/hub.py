@@ -54,7 +54,7 @@ def listing(name: Name) -> list[HubFile]:
 
 
 def _refusal(name: Name, error: BadStatus) -> StoreError:
-    if error.status in (401, 403):  # a repository that does not exist is answered like that, too
+    if error.status in (401, 403):  # also where there is no repository of that name
         reason = "is not on Hugging Face, or only for those who have agreed to its terms. If you have, set HF_TOKEN."
         return StoreError(f"{name.namespace}/{name.model} {reason}", "not_in_registry")
     if error.status == 404:
@@ -106,5 +106,8 @@ def _url(name: Name, file: HubFile) -> str:
 
 
 def open_remote(name: Name, files: Sequence[HubFile]) -> Gguf:
-    """The header of a file, or of all its parts."""
-    return Gguf.open([HttpSource(_url(name, file), timeout=TIMEOUT, manners=manners()) for file in files])
+    """The header of a file, or of all its parts. A repository may show its listing to all and its files to some."""
+    try:
+        return Gguf.open([HttpSource(_url(name, file), timeout=TIMEOUT, manners=manners()) for file in files])
+    except BadStatus as error:
+        raise _refusal(name, error) from None
