@@ -81,6 +81,12 @@ def has_blob(store: Store, digest: str, size: int | None = None) -> bool:
     return found is not None and size in (None, found)
 
 
+def touch_blob(store: Store, digest: str) -> None:
+    """Lets a blob that will be needed soon count as new (`FORGOTTEN`)."""
+    with suppress(OSError):
+        os.utime(blob_place(store, digest))
+
+
 def size_of(path: Path) -> int | None:
     """The size of a regular file; None if there is none."""
     try:

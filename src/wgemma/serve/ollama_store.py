@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import hub
-from wgemma.files.keeping import check_space, checked_digest
+from wgemma.files.keeping import check_space, checked_digest, touch_blob
 from wgemma.files.managing import Event, Recipe, copy, create, delete, has_blob, pull, put_blob, recipe_from
 from wgemma.files.names import DEFAULT_HOST, Name
 from wgemma.files.stores import Stores
@@ -119,6 +119,7 @@ def store_routes(service: Service) -> list[Route]:
         digest = _digest(request)
         store = Stores.find().own
         if has_blob(store, digest):
+            touch_blob(store, digest)
             return Unread(Response())
         if request.method == "HEAD":
             return Response(status_code=404)
