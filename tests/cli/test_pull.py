@@ -120,6 +120,17 @@ def test_no_means_no(server: Registry, stores: Stores, no: str) -> None:
     assert name not in stores.own
 
 
+def test_a_model_to_build_upon_is_offered_too(server: Registry, stores: Stores, tmp_path: Path) -> None:
+    name = f"{server.host}/acme/tiny:x"
+    file = written(tmp_path, f"FROM {name}\nSYSTEM Be brief.")
+    with closing(Terminal("mine", "-f", file, program=("-m", "wgemma", "create"))) as terminal:
+        terminal.until(f"{name} is not on this computer. Pull it now? [Y/n] ")
+        terminal.type("\n")
+        terminal.until("mine:latest is ready.")
+        assert terminal.leave() == 0
+    assert stores.own.model("mine").system == "Be brief."
+
+
 @pytest.mark.parametrize(("answer", "wanted"), [("\n", False), ("y\n", True)])
 def test_a_name_like_one_that_is_here_is_offered_with_care(
     server: Registry, stores: Stores, answer: str, wanted: bool

@@ -1,7 +1,9 @@
-"""`wgemma cp NAME OTHER`: gives a model another name in wgemma's store. It takes no more room."""
+"""`wgemma cp NAME OTHER`: gives a model another name in wgemma's store. Where the system can link files, it takes no
+more room."""
 
 import argparse
 
+from wgemma.cli.following import follow
 from wgemma.files.managing import copy
 from wgemma.files.names import Name
 
@@ -14,6 +16,6 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def copy_model(options: argparse.Namespace) -> int:
-    list(copy(options.model, options.other))
+    follow(copy(options.model, options.other), f"copying {options.model}")
     print(f"{Name.parse(options.model)} is now also {Name.parse(options.other)}.")
     return 0

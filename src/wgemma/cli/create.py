@@ -1,21 +1,21 @@
 """`wgemma create NAME -f Modelfile`: makes a model of another one or of files, with settings of its own."""
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import TemporaryDirectory
 
-from wgemma.cli.output import clean, progress
+from wgemma.cli.following import follow
+from wgemma.cli.output import progress
+from wgemma.cli.pull import offer
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.adapters import fitting_adapter, open_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file
 from wgemma.files.locate import locate
-from wgemma.files.managing import Event, Recipe, create
+from wgemma.files.managing import Recipe, create
 from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
 from wgemma.files.names import Name
 from wgemma.files.parts import part_names
@@ -41,7 +41,7 @@ def create_model(options: argparse.Namespace) -> int:
     with regular_file(path, MAX_MODELFILE) as file:
         said = parse_modelfile(file.read().decode(errors="replace"))
     folder = path.absolute().parent
-    base, files = _bases(said.bases, folder, stores)
+    base, files = _bases(said.bases, folder, stores, ask=not options.json)
     recipe = Recipe(
         base=base,
         files=_kept(files, stores),
@@ -51,22 +51,14 @@ def create_model(options: argparse.Namespace) -> int:
         messages=said.messages,
         licenses=said.licenses,
     )
-    for event in create(options.model, recipe, stores):
-        _tell(event, as_json=options.json)
+    follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
     if not options.json:
         print(f"{name} is ready. `wgemma run {name}` starts it.")
     return 0
 
 
-def _tell(event: Event, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(event), flush=True)
-    elif event["status"] != "success":
-        print(clean(event["status"]), file=sys.stderr)
-
-
-def _bases(bases: Sequence[str], folder: Path, stores: Stores) -> tuple[str | None, list[Path]]:
-    """The model to build upon by name, or the files, all parts of each."""
+def _bases(bases: Sequence[str], folder: Path, stores: Stores, *, ask: bool) -> tuple[str | None, list[Path]]:
+    """The model to build upon by name, or the files, all parts of each. If it is not here, `ask` offers to pull it."""
     if len(bases) == 1 and (bases[0] in stores or is_embedded(bases[0])):
         return bases[0], []
     files: list[Path] = []
@@ -74,7 +66,10 @@ def _bases(bases: Sequence[str], folder: Path, stores: Stores) -> tuple[str | No
         path = _path(text, folder)
         if not S_ISREG(mode(path)):
             if len(bases) == 1 and not text.lower().endswith(".gguf"):
+                if ask:
+                    offer(text)
                 stores.model(text)  # raises, with what to do
+                return text, []
             raise StoreError(f"FROM {text:.200}: no such file.", "not_found")
         files += list(_parts(path))
     return None, files
