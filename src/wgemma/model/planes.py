@@ -68,9 +68,9 @@ PLANES: dict[str, Planes] = {
     "Q4_K": Planes("q4_k", "q4_k", 4, 5, span=256),
     "Q5_K": Planes("q5_k", "q5_k", 4, 13, span=256),
     "Q6_K": Planes("q6_k", "q6_k", 4, 21, span=256),
-    "IQ3_XXS": Planes("iq3_xxs", "iq3_xxs", 4, 4, span=256, constants=_grid(GRIDS["IQ3_XXS"])),
-    "IQ3_S": Planes("iq3_s", "iq3_s", 4, 4, span=256, constants=_grid(GRIDS["IQ3_S"])),
+    "IQ3_XXS": Planes("iq3_xxs", "iq3_xxs", 4, 3, span=256, constants=_grid(GRIDS["IQ3_XXS"])),
+    "IQ3_S": Planes("iq3_s", "iq3_s", 4, 3, span=256, constants=_grid(GRIDS["IQ3_S"])),
     "IQ4_NL": Planes("iq4_nl", "iq4_nl", 4, 0, halves=True),
-    "IQ4_XS": Planes("iq4_xs", "iq4_xs", 4, 4, span=256),
+    "IQ4_XS": Planes("iq4_xs", "iq4_xs", 4, 3, span=256),
     "MXFP4": Planes("mxfp4", "mxfp4", 4, 0, halves=True),
 }
