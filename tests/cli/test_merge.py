@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from adapter_maker import adapter, difference, pair
 from random_weights import randomised
 from wgemma.cli import main
+from wgemma.cli.output import human_bytes
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.writing import NewTensor, write_gguf
@@ -136,13 +137,12 @@ def test_all_but_the_changed_rows_is_the_same_byte_for_byte(tmp_path: Path, out:
     assert before[start:end] != after[start:end]
 
 
-def test_a_scale_of_nothing_changes_nothing(tmp_path: Path, out: Path, store: Path) -> None:
-    lora = written(adapter(blk__2__attn_q=pair(64, 64), token_embd=pair(64, 1024)), tmp_path / "lora.gguf")
-    assert main(["merge", "gemma4:tiny", lora, "--scale", "0", "-o", str(out)]) == 0
-    base = store / json.loads((store / "EXPECTED.json").read_text())["models"]["gemma4:tiny"]["model"]
-    with Gguf.open(base) as old, Gguf.open(out) as new:
-        assert new.metadata == old.metadata
-        assert {name: new.read(name) for name in old.tensors} == {name: old.read(name) for name in old.tensors}
+@pytest.mark.parametrize("kind", ["Q4_K", "IQ4_XS"])
+def test_a_scale_of_nothing_changes_nothing(shared: Path, tmp_path: Path, out: Path, kind: str) -> None:
+    base = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "base.gguf", kind)
+    lora = written(adapter(blk__0__attn_q=pair(256, 256), token_embd=pair(256, 1024)), tmp_path / "lora.gguf")
+    assert main(["merge", str(base), lora, "--scale", "0", "-o", str(out)]) == 0
+    assert out.read_bytes() == base.read_bytes()
 
 
 def test_the_embedded_model_is_merged_where_none_is_named(
@@ -172,11 +172,12 @@ def tied(shared: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("adapted", [("token_embd",), ("output",), ("token_embd", "output")])
 def test_one_table_becomes_two_where_they_differ(
-    tied: Path, tmp_path: Path, out: Path, adapted: tuple[str, ...]
+    tied: Path, tmp_path: Path, out: Path, adapted: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: dict[str, Pair] = {name: pair(256, 1024, seed=len(name)) for name in adapted}
     lora = written(adapter(blk__0__attn_q=pair(256, 256), **made), tmp_path / "lora.gguf")
-    assert main(["merge", str(tied), lora, "-o", str(out)]) == 0
+    assert main(["merge", str(tied), lora, "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["size"] == out.stat().st_size
     table = values(tied, "token_embd.weight")
     for name in ("token_embd", "output"):
         expected = table + difference(made[name]) if name in made else table
@@ -197,8 +198,8 @@ def test_what_cannot_be_written_again_becomes_q8_0(
     query = pair(256, 256)
     lora = written(adapter(blk__0__attn_q=query, **made), tmp_path / "lora.gguf")
     assert main(["merge", str(base), lora, "-o", str(out)]) == 0
-    count = f"{1 + len(made)} tensor{'s' if made else ''}"
-    said = f"{count} became Q8_0, because wgemma reads IQ4_XS but does not write it.\n"
+    size, count = human_bytes(out.stat().st_size), f"{1 + len(made)} tensor{'s' if made else ''}"
+    said = f", {size}.\n{count} became Q8_0, because wgemma reads IQ4_XS but does not write it.\n"
     assert capsys.readouterr().out.endswith(said)
     changed = {"blk.0.attn_q.weight": query} | {f"{name}.weight": each for name, each in made.items()}
     with Gguf.open(out) as new, Gguf.open(base) as old:
@@ -273,6 +274,15 @@ def test_values_beyond_the_type_are_refused(shared: Path, out: Path, capsys: pyt
     message = refused(capsys, base, adapter, "--scale", "1e9", "-o", out)
     assert message == "blk.0.ffn_down.weight would overflow F16. Try a smaller --scale."
     assert not list(out.parent.iterdir())
+
+
+def test_so_are_those_beyond_the_type_a_tensor_becomes(
+    shared: Path, tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = randomised(shared / "models/tiny-31b-F16.gguf", tmp_path / "base.gguf", "IQ4_XS")
+    lora = written(adapter(blk__0__attn_q=pair(256, 256)), tmp_path / "lora.gguf")
+    message = refused(capsys, base, lora, "--scale", "1e9", "-o", out)
+    assert message == "blk.0.attn_q.weight would overflow Q8_0. Try a smaller --scale."
 
 
 def locate_blob(name: str) -> str:

@@ -25,6 +25,7 @@ from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf, Tensor
 from wgemma.files.locate import locate
 from wgemma.files.paths import user_path
+from wgemma.files.quants import BY_NAME
 from wgemma.files.sources import Buffer
 from wgemma.files.writing import ALIGNMENT, growth, replacing, revised_header
 from wgemma.model.config import Config
@@ -36,6 +37,7 @@ Floats = NDArray[np.float32]
 
 PIECE = 8 << 20  # bytes copied at a time
 SLAB = 32 << 20  # bytes of float32 worked on at a time
+WIDE = ("F32", "BF16")  # types that hold any number; the others have scales in f16
 INSTEAD = "Q8_0"  # what a changed tensor becomes whose type has no quantiser
 
 
@@ -56,6 +58,11 @@ class Change:
 
     pair: Pair
     scale: float
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is all zeros."""
+        return not (self.scale and all(np.frombuffer(side, np.float32).any() for side in (self.pair.a, self.pair.b)))
 
     def rows(self, expert: int, start: int, count: int) -> Floats:
         """scale · B · A, rows [start, start + count) of one expert: [count, columns]."""
@@ -79,7 +86,9 @@ def merge(options: argparse.Namespace) -> int:
         changes: dict[str, list[Change]] = {}
         for adapter, share in adapters:
             for name, pair in run(fitting_adapter(gguf.tensors, adapter, None)).pairs.items():
-                changes.setdefault(name, []).append(Change(pair, share * pair.scale))
+                change = Change(pair, share * pair.scale)
+                if not change.is_none:
+                    changes.setdefault(name, []).append(change)
         try:
             total = _check(gguf, changes, options.output, files.model, replace=options.force)
             with replacing(options.output) as file, progress(f"merging {files.name}", total) as bar:
@@ -102,9 +111,11 @@ def _report(options: argparse.Namespace, facts: dict[str, Any], retyped: Mapping
     counts = f"{counted(facts['changed'], 'tensor')} changed, {facts['kept']} kept"
     print(f"{options.output} is {facts['model']} with {facts['adapter']}: {counts}, {human_bytes(facts['size'])}.")
     if retyped:
-        types = ", ".join(sorted(set(retyped.values())))
+        types = sorted(set(retyped.values()))
+        them = "it" if len(types) == 1 else "them"
         print(
-            f"{counted(len(retyped), 'tensor')} became {INSTEAD}, because wgemma reads {types} but does not write it."
+            f"{counted(len(retyped), 'tensor')} became {INSTEAD}, because wgemma reads {' and '.join(types)} but does "
+            f"not write {them}."
         )
 
 
@@ -124,14 +135,30 @@ def _check(gguf: Gguf, changes: Changes, output: Path, model: str | Path | tuple
             raise Error(f"{output} already exists. Use --force to overwrite it.")
     if not output.absolute().parent.is_dir():
         raise Error(f"{output.parent} is not a folder; create it first.")
-    retyped, alignment = _retyped(gguf, changes), _alignment(gguf)
-    total = gguf.source.size + sum(growth(_source(gguf, name), INSTEAD, alignment) for name in retyped)
-    if _parts(gguf, changes):
-        total += gguf.tensors[EMBEDDING].nbytes
+    total = _size(gguf, changes)
     free = shutil.disk_usage(output.absolute().parent).free
     if free < total:
         raise Error(f"{output} needs {human_bytes(total)}, but only {human_bytes(free)} are free there.")
     return total
+
+
+def _size(gguf: Gguf, changes: Changes) -> int:
+    """How long the new file will be."""
+    size, parts, retyped, alignment = gguf.source.size, _parts(gguf, changes), _retyped(gguf, changes), _alignment(gguf)
+    if parts or retyped:
+        head, start = _header(gguf, retyped, parts)
+        size += len(head) - start
+    size += sum(growth(gguf.tensors[name], INSTEAD, alignment) for name in retyped if name in gguf.tensors)
+    if parts:
+        table = gguf.tensors[EMBEDDING]
+        columns, rows = table.shape
+        size += -gguf.source.size % alignment + rows * BY_NAME[_kind(gguf, OUTPUT, retyped)].row_nbytes(columns)
+    return size
+
+
+def _kind(gguf: Gguf, name: str, retyped: Sequence[str]) -> str:
+    """The type of a tensor in the new file."""
+    return INSTEAD if name in retyped else _source(gguf, name).type
 
 
 def _parts(gguf: Gguf, changes: Changes) -> bool:
@@ -159,9 +186,8 @@ def merged(gguf: Gguf, changes: Changes) -> Iterator[Buffer]:
     for tensor in sorted(gguf.tensors.values(), key=lambda tensor: tensor.offset):
         if tensor.name in changes:
             yield from _copied(gguf, position, tensor.offset)
-            kind = INSTEAD if tensor.name in retyped else tensor.type
             size = 0
-            for piece in _changed(gguf, tensor, kind, changes[tensor.name]):
+            for piece in _changed(gguf, tensor, _kind(gguf, tensor.name, retyped), changes[tensor.name]):
                 size += len(piece)
                 yield piece
             yield bytes((tensor.nbytes - size) % alignment)
@@ -169,16 +195,15 @@ def merged(gguf: Gguf, changes: Changes) -> Iterator[Buffer]:
     yield from _copied(gguf, position, gguf.source.size)
     if parts:
         yield bytes(-gguf.source.size % alignment)
-        table = gguf.tensors[EMBEDDING]
-        yield from _changed(gguf, table, INSTEAD if OUTPUT in retyped else table.type, changes.get(OUTPUT, ()))
+        kind = _kind(gguf, OUTPUT, retyped)
+        yield from _changed(gguf, gguf.tensors[EMBEDDING], kind, changes.get(OUTPUT, ()))
 
 
 def _header(gguf: Gguf, retyped: Sequence[str], parts: bool) -> tuple[bytes, int]:
     """The header with the new types, and maybe an output matrix after all other tensors; and where the old file's
     tensors start."""
     head = bytes(run(gguf.source.read(0, min(tensor.offset for tensor in gguf.tensors.values()))))
-    table = gguf.tensors[EMBEDDING]
-    added = (OUTPUT, table, INSTEAD if OUTPUT in retyped else table.type) if parts else None
+    added = (OUTPUT, gguf.tensors[EMBEDDING], _kind(gguf, OUTPUT, retyped)) if parts else None
     kinds = {name: INSTEAD for name in retyped if name in gguf.tensors}
     return revised_header(head, list(gguf.tensors.values()), kinds, added, gguf.source.size, _alignment(gguf))
 
@@ -209,15 +234,17 @@ def _changed(gguf: Gguf, tensor: Tensor, kind: str, changes: Sequence[Change]) -
 
 
 def _requantised(tensor: Tensor, kind: str, old: Buffer, difference: Floats) -> Buffer:
-    """`old` + `difference`, requantised; rows whose difference is zero stay bit for bit the same, in the same type."""
-    if kind != tensor.type:
-        return quantize(dequantize(old, tensor.type, difference.shape) + difference, kind).data.cast("B")
-    touched = difference.any(axis=1)
+    """`old` + `difference` in this type; in the same type, rows whose difference is zero stay bit for bit the same."""
+    same = kind == tensor.type
+    touched = difference.any(axis=1) if same else np.ones(len(difference), bool)
     if not touched.any():
         return old
-    blocks = np.frombuffer(old, np.uint8).reshape(len(difference), -1).copy()
+    blocks = np.frombuffer(old, np.uint8).reshape(len(difference), -1)
     values = dequantize(blocks[touched], tensor.type, (-1, tensor.shape[0])) + difference[touched]
-    if not (np.abs(values) <= np.finfo(np.float16 if tensor.type == "F16" else np.float32).max).all():
-        raise AdapterError(f"{tensor.name} would overflow {tensor.type}. Try a smaller --scale.")
-    blocks[touched] = quantize(values, tensor.type)
-    return blocks.data.cast("B")
+    if not (np.abs(values) <= np.finfo(np.float32 if kind in WIDE else np.float16).max).all():
+        raise AdapterError(f"{tensor.name} would overflow {kind}. Try a smaller --scale.")
+    new = quantize(values, kind)
+    if same:
+        new, some = blocks.copy(), new
+        new[touched] = some
+    return new.data.cast("B")
