@@ -89,7 +89,7 @@ BROKEN = [
     ("embed", "two_bits", "4u, 6u", "4u, 4u"),
     ("embed", "block_q3_k", "upper(raw.high >> 4u)", "upper(raw.high)"),
     ("embed", "block_iq3_xxs", "0x01010101u", "0x02020202u"),
-    ("embed", "byte_scale", "(at & 1u) * 8u", "0u"),
+    ("embed", "byte_scale", "(at & 3u) * 8u", "(at & 1u) * 8u"),
     ("embed", "bit_planes", "2u, 0x33333333u", "2u, 0x55555555u"),
     ("embed", "iq4_levels", "(w & near)", "w"),
     ("embed", "block_mxfp4", "x | (z & ~w)", "x | z"),
@@ -99,6 +99,9 @@ BROKEN = [
     ("repack", "repack_iq3_xxs", "countOneBits(seven)", "0u"),
     ("repack", "repack_q3_k", "2u * (i >> 2u)", "2u * (i >> 3u)"),
     ("repack", "repack_iq4_xs", "(2u * s)) & 3u", "(2u * s)) & 1u"),
+    ("repack", "repack_mxfp4", "select((e - 1u) << 7u, 0x20u << e, e < 2u)", "(e - 1u) << 7u"),
+    ("repack", "repack_mxfp4", "(e - 1u) << 7u", "((e - 1u) & 127u) << 7u"),
+    ("repack", "put_steps", "1u + (s >> 2u)", "1u"),
     ("matvec", "block_q2_k", "dm.w * (sum - near)", "dm.w * sum"),
     (
         "tile_bytes",

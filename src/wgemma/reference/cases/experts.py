@@ -77,7 +77,9 @@ def _tile_cases() -> Iterator[Case]:
         options = {"weighted": weighted, "tall": 32, "in_bytes": True}
         yield case(_experts, True, "tile_bytes", kind="Q4_0", rows=70, n=70, columns=96, **options)
         options |= {"skew": "steps"}
-        yield case(_experts, False, "tile_bytes", kind="Q6_K", rows=96, n=65, columns=256, **options)
+        for kind, planes in PLANES.items():
+            if planes.quick:
+                yield case(_experts, False, "tile_bytes", kind=kind, rows=96, n=65, columns=256, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,9 @@ def _expert_cases() -> Iterator[Case]:
             options: dict[str, Any] = {"largest": largest, "mode": mode, "rows": 20, "n": 70}
             yield case(_experts, True, "middle", kind="Q4_0", columns=288, **options)
             yield case(_experts, False, "middle", kind="Q6_K", columns=768, **options)
-    for kind in ("Q4_K", "Q8_0", "Q5_0", "F16"):
-        largest = EIGHT_BITS if PLANES[kind].quick else 0
-        yield case(_experts, False, "middle", kind=kind, columns=256, largest=largest, rows=64, n=33)
+    for kind, planes in PLANES.items():
+        for largest in (0, EIGHT_BITS) if planes.quick else (0,):
+            yield case(_experts, False, "middle", kind=kind, columns=256, largest=largest, rows=64, n=33)
 
 
 def _experts(lab: Lab, kind: str, rows: int, n: int, columns: int, largest: int, mode: str = "") -> Outcome:
