@@ -98,7 +98,7 @@ def test_a_tensor_type_wgemma_lacks_is_noted(store: Path, tmp_path: Path, monkey
     name = b"blk.0.attn_q.weight"
     kind = data.index(name) + len(name) + 4 + 2 * 8  # after its rank and two dimensions
     model.model.write_bytes(data[:kind] + struct.pack("<I", 16) + data[kind + 4 :])
-    told = r"at byte \d+: 'blk.0.attn_q.weight' has type IQ2_XXS, which wgemma cannot read; IQ3_XXS would work"
+    told = r"at byte \d+: 'blk.0.attn_q.weight' has type IQ2_XXS, which wgemma cannot read; Q2_K would work"
     assert re.fullmatch(told, str(problem(model)))
 
 

@@ -124,7 +124,7 @@ HOSTILE = {
     "all dimensions there are": (table(row("t", (1,), dims=2**32 - 1)), "'t' has 4294967295 dimensions"),
     "an empty dimension": (table(row("t", (4, 0))), r"at byte 37: 't' has an empty dimension: \[4, 0\]"),
     "a type nobody knows": (table(row("t", (4,), kind=99)), "at byte 45: 't' has type number 99, which"),
-    "a type wgemma lacks": (table(row("t", (256,), kind=16)), "IQ2_XXS, which wgemma cannot read; IQ3_XXS would work"),
+    "a type wgemma lacks": (table(row("t", (256,), kind=16)), "IQ2_XXS, which wgemma cannot read; Q2_K would work"),
     "a row of half blocks": (table(row("t", (48,), kind=8)), "'t' has rows of 48 values, but Q8_0 blocks hold 32"),
     "an offset out of step": (table(row("t", (4,), offset=4)), "'t' starts at 4, not a multiple of 32"),
     "a span past the end": (table(row("t", (257,))), "'t' needs 1028 bytes, but the file ends at"),

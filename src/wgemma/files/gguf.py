@@ -391,7 +391,7 @@ def _tensor_info(cursor: _Cursor) -> Tensor:
     kind = cursor.number(_U32, f"the type of {name!r}")
     block = BY_ID.get(kind)
     if block is None:
-        known, instead = UNSUPPORTED.get(kind, (f"number {kind}", "Q4_K"))
+        known, instead = UNSUPPORTED.get(kind, (f"number {kind}", "Q8_0"))
         raise cursor.fail(
             f"{name!r} has type {known}, which wgemma cannot read; {instead} would work.", cursor.position - 4
         )

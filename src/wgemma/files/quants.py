@@ -55,7 +55,9 @@ BY_NAME: dict[str, BlockFormat] = {block.name: block for block in BLOCK_FORMATS}
 
 # Types ggml has and wgemma does not, by id: their names, and the nearest type that would do.
 UNSUPPORTED: dict[int, tuple[str, str]] = {
-    4: ("Q4_2", "Q4_0"), 5: ("Q4_3", "Q4_1"), 9: ("Q8_1", "Q8_0"), 15: ("Q8_K", "Q8_0"), 16: ("IQ2_XXS", "IQ3_XXS"),
-    17: ("IQ2_XS", "IQ3_XXS"), 19: ("IQ1_S", "IQ3_XXS"), 22: ("IQ2_S", "IQ3_XXS"), 29: ("IQ1_M", "IQ3_XXS"),
-    34: ("TQ1_0", "Q2_K"), 35: ("TQ2_0", "Q2_K"), 41: ("Q1_0", "Q2_K"),
+    4: ("Q4_2", "Q4_0"), 5: ("Q4_3", "Q4_1"), 9: ("Q8_1", "Q8_0"), 15: ("Q8_K", "Q8_0"), 16: ("IQ2_XXS", "Q2_K"),
+    17: ("IQ2_XS", "Q2_K"), 19: ("IQ1_S", "Q2_K"), 22: ("IQ2_S", "Q2_K"), 29: ("IQ1_M", "Q2_K"),
+    31: ("Q4_0_4_4", "Q4_0"), 32: ("Q4_0_4_8", "Q4_0"), 33: ("Q4_0_8_8", "Q4_0"), 34: ("TQ1_0", "Q2_K"),
+    35: ("TQ2_0", "Q2_K"), 36: ("IQ4_NL_4_4", "IQ4_NL"), 37: ("IQ4_NL_4_8", "IQ4_NL"), 38: ("IQ4_NL_8_8", "IQ4_NL"),
+    41: ("Q1_0", "Q4_0"),
 }  # fmt: skip
