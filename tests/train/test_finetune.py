@@ -9,6 +9,7 @@ from platform import node
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wgemma
@@ -17,8 +18,12 @@ from random_weights import randomised
 from wgemma import Tokenizer
 from wgemma.errors import AdapterError, DataError, SettingsError, TrainingError
 from wgemma.files.adapters import read_adapter
+from wgemma.files.gguf import Gguf
 from wgemma.files.ollama import Store
+from wgemma.files.writing import NewTensor, write_gguf
 from wgemma.gpu.native import NativeDevice
+from wgemma.reference.dequantize import dequantize
+from wgemma.reference.lab import random_blocks
 from wgemma.sync import run
 from wgemma.train.finetune import Task, TrainingResult, finetune, prepare_task
 from wgemma.train.trainer import Progress
@@ -361,6 +366,19 @@ def test_a_type_that_cannot_be_trained_is_refused_by_name(
     with wgemma.load(path, device=plain) as model, pytest.raises(wgemma.ModelError, match=told):
         model.finetune(RECORDS, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_without_gradients_may_have_any_type(plain: NativeDevice, shared: Path, tmp_path: Path) -> None:
+    name, losses = "per_layer_token_embd.weight", []
+    with Gguf.open(shared / "models/tiny-e2b-F16.gguf") as gguf:
+        tensors = {each: NewTensor(was.type, was.shape, gguf.read(each)) for each, was in gguf.tensors.items()}
+        columns, rows = shape = gguf.tensors[name].shape
+        raw = random_blocks(np.random.default_rng(1), "IQ4_NL", rows * columns // 32).tobytes()
+        for kind, data in (("IQ4_NL", raw), ("F32", dequantize(raw, "IQ4_NL", (rows, columns)).tobytes())):
+            write_gguf(tmp_path / kind, gguf.metadata, {**tensors, name: NewTensor(kind, shape, data)})
+            with wgemma.load(tmp_path / kind, device=plain, precision="exact") as model:
+                losses.append(model.finetune(RECORDS, out=tmp_path / "out" / kind, rank=2, steps=2, seq=32).losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_without_a_gpu_training_is_refused(tmp_path: Path) -> None:

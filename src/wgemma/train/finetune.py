@@ -38,7 +38,7 @@ from wgemma.train.trainer import Progress, Teachable, Trainer
 
 GGUF = "adapter.gguf"
 LOCK = "training.lock"
-TOWERS = ("v.", "a.", "mm.")  # tensors that training leaves alone
+UNTRAINED = ("v.", "a.", "mm.", "per_layer_token_embd.")  # tensors that no gradient goes through: towers and a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def refuse_adapted(files: ModelFiles) -> None:
 def refuse_types(gguf: Gguf) -> None:
     """Refuses weights of a type that the backward pass cannot read."""
     for tensor in gguf.tensors.values():
-        if tensor.type in PLANES and tensor.type not in TRAINABLE and not tensor.name.startswith(TOWERS):
+        if tensor.type in PLANES and tensor.type not in TRAINABLE and not tensor.name.startswith(UNTRAINED):
             raise ModelError(
                 f"{tensor.name} has type {tensor.type}, which wgemma runs but cannot train on. Train on a file in "
                 "another type, such as Q4_K_M or Q8_0; the adapter works with this one, too."
