@@ -36,6 +36,8 @@ TENSORS = {
     "token_embd.weight": ("Q4_K", (256, 3), None),
     "blk.0.attn_norm.weight": ("F32", (5,), None),
     "blk.0.ffn_gate_exps.weight": ("Q8_0", (32, 2, 2), None),
+    "blk.0.ffn_up.weight": ("IQ3_XXS", (256, 2), None),
+    "blk.0.ffn_down.weight": ("MXFP4", (32, 2), None),
     "v.patch_embd.weight": ("F16", (2, 2, 3, 2), None),
 }
 GGUFS = [  # between them they hold every kind of field
