@@ -64,7 +64,7 @@ def renumbered(data: bytes, **numbers: int) -> bytes:
 
 BAD: dict[str, tuple[Callable[[list[bytes]], Sequence[bytes]], str]] = {
     "one is missing": (lambda p: p[:2], "3 parts, and part 3 is missing"),
-    "one alone, without a name": (lambda p: p[1:2], "Open all of them together"),
+    "one alone": (lambda p: p[1:2], "3 parts, and part 1, 3 is missing"),
     "one is doubled": (lambda p: [p[0], p[1], p[1]], "are both part 2 of 3"),
     "one is from fewer parts": (
         lambda p: [p[0], renumbered(p[1], split_count=2), p[2]],
@@ -98,6 +98,32 @@ def test_parts_that_do_not_fit_are_refused(case: str) -> None:
     change, message = BAD[case]
     with pytest.raises(GgufError, match=message):
         Gguf.open(list(change(cut(Gguf.open(WHOLE), 3))))
+
+
+def test_a_part_without_a_name_knows_no_others() -> None:
+    with pytest.raises(GgufError, match=r"one of 3 parts .*Open all of them together"):
+        Gguf.open(cut(Gguf.open(WHOLE), 3)[1])
+
+
+def test_a_blob_looks_for_no_others(parts: list[Path]) -> None:
+    blob = parts[0].rename(parts[0].with_name(f"sha256-{'a' * 64}"))
+    with pytest.raises(GgufError, match=r"one of 3 parts .* the others are missing. Get the model again"):
+        Gguf.open(blob)
+
+
+def test_a_list_of_one_part_looks_for_no_others(parts: list[Path]) -> None:
+    with pytest.raises(GgufError, match="3 parts, and part 2, 3 is missing"):
+        Gguf.open([parts[0]])
+
+
+def test_the_metadata_says_which_part_is_which(parts: list[Path]) -> None:
+    contents = [path.read_bytes() for path in parts]
+    for path, data in zip(parts, [*contents[1:], contents[0]], strict=True):
+        path.write_bytes(data)
+    for path in parts:
+        with Gguf.open(path) as gguf:
+            assert gguf.metadata["general.name"] == "x"
+            assert gguf.read("blk.5.attn_norm.weight") == bytes([6] * 32)
 
 
 def test_a_missing_file_is_named(parts: list[Path]) -> None:

@@ -86,13 +86,13 @@ class Gguf:
     @classmethod
     async def aopen(cls, target: Any) -> "Gguf":
         """`open`, for code that runs in an event loop."""
-        given = list(target) if isinstance(target, list | tuple) else [target]
+        all_named = isinstance(target, list | tuple)
         with ExitStack() as unless_opened:
-            opened = [unless_opened.enter_context(await cls._alone(one)) for one in given]
-            if len(given) == 1:
-                for other in opened[0]._others(given[0]):
+            opened = [unless_opened.enter_context(await cls._alone(one)) for one in (target if all_named else [target])]
+            if not all_named:
+                for other in opened[0]._others(target):
                     opened.append(unless_opened.enter_context(await cls._beside(other, opened[0])))
-            whole = opened[0] if len(opened) == 1 else _joined(opened)
+            whole = opened[0] if len(opened) == 1 and part_count(opened[0].metadata) == 1 else _joined(opened)
             unless_opened.pop_all()
             return whole
 
@@ -127,8 +127,7 @@ class Gguf:
         """The parts of this file besides itself."""
         try:
             count = part_count(self.metadata)
-            number = self.metadata.get("split.no")
-            return [] if count == 1 else [part for i, part in enumerate(beside(target, count)) if i != number]
+            return [] if count == 1 else beside(target, count)
         except GgufError as error:
             raise GgufError(f"{self.source.name}: {error}") from None
 

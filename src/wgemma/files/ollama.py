@@ -217,12 +217,12 @@ class StoredModel:
 
     @property
     def model(self) -> Path:
-        """The GGUF file itself, or the first of its parts."""
+        """The GGUF file itself, or of its parts the one that is named first."""
         return self._model[0]
 
     @property
     def files(self) -> Path | tuple[Path, ...]:
-        """The GGUF file, or all of its parts."""
+        """The GGUF file, or all of its parts in any order: their metadata says which is which."""
         paths = self._model
         return paths[0] if len(paths) == 1 else tuple(paths)
 

@@ -20,6 +20,7 @@ MAX_PARTS = 256  # each is an open file
 
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
 _NAME = re.compile(r"(?is)(?P<stem>.*)-(?P<number>[0-9]{5})(?P<of>-of-)(?P<count>[0-9]{5})(?P<end>\.gguf)")
+_BLOB = re.compile(r"(?is)(.*[/\\])?sha256-[0-9a-f]{64}")  # in a store, whose names say nothing of a file's parts
 
 
 def part_count(metadata: Mapping[str, Any]) -> int:
@@ -60,26 +61,33 @@ def part_urls(url: str) -> list[str]:
 
 
 def beside(target: Any, count: int) -> list[Any]:
-    """All parts of a file, given the path or URL of one; `count` is what its metadata says."""
+    """The other parts of a file by their names, given the path or URL of one; `count` is what its metadata says. Which
+    of them is which, their metadata says."""
+    itself: Any = target
     if isinstance(target, str) and is_url(target):
         found: list[Any] = list(part_urls(target))
     elif isinstance(target, str | Path):
-        path = Path(target)
-        found = [path.with_name(name) for name in part_names(path.name)]
+        itself = Path(target)
+        found = [itself.with_name(name) for name in part_names(itself.name)]
     else:
         raise GgufError(f"this is one of {count} parts ({_COUNT}). Open all of them together.")
+    if len(found) != count and _BLOB.fullmatch(str(itself)):
+        raise GgufError(f"this is one of {count} parts ({_COUNT}), and the others are missing. Get the model again.")
     if len(found) != count:
         raise GgufError(
             f"this is one of {count} parts ({_COUNT}), and its name does not say what the others are called. "
             f"The name of the first must end in -00001-of-{count:05}.gguf, and so on."
         )
-    return found
+    return [part for part in found if part != itself]
 
 
 def in_order(names: Sequence[str], headers: Sequence[Mapping[str, Any]], tensors: Sequence[Iterable[str]]) -> list[int]:
     """Where each part of one file stands among `names`, first to last; raises `GgufError` unless all parts are there,
     once each, and belong together."""
-    count = part_count(headers[0])
+    try:
+        count = part_count(headers[0])
+    except GgufError as error:
+        raise GgufError(f"{names[0]}: {error}") from None
     places: dict[int, int] = {}
     for i, (name, header) in enumerate(zip(names, headers, strict=True)):
         number = header.get(_NUMBER)
