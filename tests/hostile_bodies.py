@@ -15,7 +15,9 @@ from event_shapes import ANTHROPIC_ERROR, OLLAMA_ERROR, OPENAI_ERROR, check
 from fake_models import Garage
 from gguf_writer import write_gguf
 from wgemma.errors import StoreError
-from wgemma.files.managing import Recipe, create, put_blob
+from wgemma.files.creating import create
+from wgemma.files.keeping import put_blob
+from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 from wgemma.serve.app import make_app
 from wgemma.serve.models import Load
@@ -181,7 +183,7 @@ def store(folder: Path) -> Iterator[None]:
     own = {"WGEMMA_MODELS": str(folder / "own"), "OLLAMA_MODELS": str(folder / "none")}
     with (
         patch.dict(os.environ, own),
-        patch("wgemma.files.managing.registry_plan", nothing),
+        patch("wgemma.files.pulling.registry_plan", nothing),
         patch("wgemma.files.hub.hub_choice", nothing),
     ):
         if BASE not in Stores.find().own:

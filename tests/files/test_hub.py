@@ -14,8 +14,8 @@ from wgemma.errors import Error, GgufError, SourceError, StoreError
 from wgemma.files import fetching, hub, registry
 from wgemma.files.gguf import Gguf
 from wgemma.files.hub import parse_listing
-from wgemma.files.managing import pull
 from wgemma.files.names import Name
+from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
 
 TENSORS = {f"blk.{i}.attn_norm.weight": ("F32", (32,), bytes([i] * 128)) for i in range(6)}

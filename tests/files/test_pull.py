@@ -16,8 +16,9 @@ import pytest
 from registry_server import CONFIG, TINY, Registry, digest, serving
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import fetching, keeping, registry, web
+from wgemma.files.copying import delete
 from wgemma.files.keeping import blob_place, has_blob, partial_place, put_blob
-from wgemma.files.managing import delete, pull
+from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
 from wgemma.files.web import Manners, Pace
 

@@ -13,10 +13,11 @@ from gguf_parts import write_parts
 from gguf_writer import write_gguf
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error
+from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import put_blob
-from wgemma.files.managing import Recipe, create
 from wgemma.files.ollama import Store
+from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 from wgemma.web.models import Offer, by_id, embedded_offer, offer_of, stored_offers
 

@@ -4,7 +4,7 @@ more room."""
 import argparse
 
 from wgemma.cli.following import follow
-from wgemma.files.managing import copy
+from wgemma.files.copying import copy
 from wgemma.files.names import Name
 
 

@@ -12,15 +12,16 @@ from wgemma.cli.pull import offer
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.adapters import fitting_adapter, open_adapter, write_gguf_adapter
+from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file
 from wgemma.files.locate import locate
-from wgemma.files.managing import Recipe, create
 from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
 from wgemma.files.names import Name
 from wgemma.files.parts import part_names
 from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file
+from wgemma.files.recipes import Recipe
 from wgemma.files.registry import FAMILY
 from wgemma.files.stores import Stores
 from wgemma.model.config import Config, find_tensors

@@ -2,16 +2,15 @@
 
 import json
 import sys
-from collections.abc import Generator
 from contextlib import closing
 from types import TracebackType
 from typing import Any
 
 from wgemma.cli.output import clean
-from wgemma.files.managing import Event
+from wgemma.files.events import Event, Work
 
 
-def follow(work: Generator[Event, None, None], label: str, *, as_json: bool = False) -> None:
+def follow(work: Work, label: str, *, as_json: bool = False) -> None:
     """Does the work, which `label` describes, and shows how far it is."""
     with Follower(label, as_json=as_json) as follower, closing(work) as events:
         for event in events:

@@ -6,8 +6,8 @@ import sys
 from wgemma.cli.following import follow
 from wgemma.cli.output import clean, human_bytes
 from wgemma.errors import StoreError
-from wgemma.files.managing import pull
 from wgemma.files.names import Name
+from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
 
 

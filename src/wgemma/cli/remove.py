@@ -2,7 +2,7 @@
 
 import argparse
 
-from wgemma.files.managing import delete
+from wgemma.files.copying import delete
 from wgemma.files.names import Name
 
 

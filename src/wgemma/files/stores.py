@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
 from wgemma.files.ollama import Store, StoredModel
@@ -92,3 +93,9 @@ class Stores:
         near = self.near(name)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         return f"{name} is not on this computer. {hint}`wgemma list` shows what is; `wgemma pull {name}` gets it."
+
+
+def refuse_embedded(text: str, what: str) -> None:
+    """Raises `StoreError` for the embedded model, which is in neither store; `what` says what follows from that."""
+    if is_embedded(text):
+        raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_allowed")

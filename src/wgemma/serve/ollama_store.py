@@ -1,12 +1,12 @@
 """Ollama's addresses that change the store: pull, create, copy, delete and blobs.
 
-The work is done by `files.managing`, in threads of its own: it may wait long for a network or for a client. Models come
+The work is done in `files`, in threads of its own: it may wait long for a network or for a client. Models come
 from Ollama's registry, from Hugging Face and from the hosts that `Settings.registries` names; a request cannot send the
 server anywhere else. Ollama's own store is only read.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Container, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, contextmanager, suppress
 from time import monotonic
@@ -20,9 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import hub
-from wgemma.files.keeping import check_space, checked_digest, touch_blob
-from wgemma.files.managing import Event, Recipe, copy, create, delete, has_blob, pull, put_blob, recipe_from
+from wgemma.files.copying import copy, delete
+from wgemma.files.creating import create
+from wgemma.files.events import Event, Work
+from wgemma.files.keeping import check_space, checked_digest, has_blob, put_blob, touch_blob
 from wgemma.files.names import DEFAULT_HOST, Name
+from wgemma.files.pulling import pull
+from wgemma.files.recipes import Recipe, recipe_from
 from wgemma.files.stores import Stores
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
@@ -179,7 +183,7 @@ def _problem(failed: BaseException) -> Problem:
     return problem_of(failed)
 
 
-def _create(name: str, recipe: Recipe, hosts: Container[str]) -> Generator[Event, None, None]:
+def _create(name: str, recipe: Recipe, hosts: Container[str]) -> Work:
     """Creates a model; the one to build upon is pulled first if it is not here."""
     try:
         yield from create(name, recipe)
@@ -195,7 +199,7 @@ def _create(name: str, recipe: Recipe, hosts: Container[str]) -> Generator[Event
 # -- work with progress
 
 
-async def _steps(workers: Workers, work: Generator[Event, None, None]) -> AsyncGenerator[Event, None]:
+async def _steps(workers: Workers, work: Work) -> AsyncGenerator[Event, None]:
     """What the work tells, which goes on in threads. Closing this ends it."""
     try:
         while True:
@@ -213,7 +217,7 @@ async def _steps(workers: Workers, work: Generator[Event, None, None]) -> AsyncG
             await asyncio.shield(workers.do(work.close))
 
 
-async def _done(workers: Workers, work: Generator[Event, None, None], name: str) -> None:
+async def _done(workers: Workers, work: Work, name: str) -> None:
     """Does the work whose progress nobody wants to hear."""
     try:
         with workers.place():
@@ -234,9 +238,7 @@ def _public(event: Event) -> Event:
 class Progress(Response):
     """Progress as lines of JSON, or its last line alone; `after` is done when all went well."""
 
-    def __init__(
-        self, workers: Workers, work: Generator[Event, None, None], stream: bool, after: Callable[[], Any]
-    ) -> None:
+    def __init__(self, workers: Workers, work: Work, stream: bool, after: Callable[[], Any]) -> None:
         self._workers = workers
         self._work = work
         self._lines = stream

@@ -1,0 +1,60 @@
+"""Downloads models into wgemma's store.
+
+A pull that was stopped goes on from there next time. Blobs that Ollama's store has are taken over without a download.
+"""
+
+from collections.abc import Container
+
+from wgemma.errors import StoreError
+from wgemma.files import hub
+from wgemma.files.choosing import Choice
+from wgemma.files.events import Work
+from wgemma.files.fetching import fetch
+from wgemma.files.keeping import keep_manifest
+from wgemma.files.layers import as_json, config_of, manifest_of
+from wgemma.files.manifests import ManifestLayer
+from wgemma.files.names import Name
+from wgemma.files.registry import Plan, registry_plan
+from wgemma.files.stores import Stores, refuse_embedded
+
+TRIES = 3  # of a pull whose blobs others delete
+
+
+def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Work:
+    """Downloads a model into wgemma's store. `hosts` are those that may be asked; by default any on the internet, and
+    this machine itself."""
+    stores = stores or Stores.find()
+    name = Name.parse(text)
+    refuse_embedded(text, "there is nothing to pull")
+    if hosts is not None and name.host not in hosts:
+        raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
+    yield {"status": "pulling manifest"}
+    if name.host in hub.HOSTS:
+        choice = hub.hub_choice(name)
+        yield {"status": f"picked {choice.title}"}
+        plan = _hub_plan(name, choice)
+    else:
+        plan = registry_plan(name)
+    for left in reversed(range(TRIES)):
+        yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
+        yield {"status": "verifying sha256 digest"}  # done on the way
+        yield {"status": "writing manifest"}
+        try:
+            keep_manifest(stores.own, name, plan.manifest, plan.layers, plan.texts)
+            break
+        except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
+            if error.reason != "missing_blob" or not left:
+                raise
+    yield {"status": "success"}
+
+
+def _hub_plan(name: Name, choice: Choice) -> Plan:
+    with hub.open_remote(name, choice.model) as gguf:
+        config = as_json(config_of(gguf, str(name), choice.label or gguf.quantisation))
+    layers = [ManifestLayer("model", file.digest, file.size, None) for file in choice.model]
+    files = list(choice.model)
+    if choice.projector is not None:
+        layers.append(ManifestLayer("projector", choice.projector.digest, choice.projector.size, None))
+        files.append(choice.projector)
+    manifest, layers = manifest_of(config, layers)
+    return Plan(manifest, layers, hub.blobs(name, files), [config])

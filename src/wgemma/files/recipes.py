@@ -1,0 +1,76 @@
+"""What a model is to be made of, as Ollama's /api/create asks for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wgemma.errors import StoreError
+from wgemma.files.keeping import checked_digest
+from wgemma.files.manifests import MAX_LAYERS, PARAMS, is_kind
+from wgemma.files.modelfile import is_no_template
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A model to create, as Ollama's /api/create asks for it. Files are named by the digests of blobs in wgemma's
+    store; one of them is the model unless `base` is another model's name."""
+
+    base: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)  # names → digests, of models, their parts, and projectors
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    system: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Mapping[str, Any]] = ()
+    licenses: Sequence[str] = ()
+
+
+def recipe_from(fields: Mapping[str, Any]) -> Recipe:
+    """The recipe in the body of Ollama's /api/create; raises `StoreError` for what is no recipe."""
+    base, system = _text(fields, "from"), _text(fields, "system")
+    for key in ("template", "quantize", "modelfile"):
+        if (text := _text(fields, key)) and not (key == "template" and is_no_template(text)):
+            raise StoreError(
+                f"{key} is not supported: wgemma renders prompts itself and keeps files as they are.", "bad_recipe"
+            )
+    licenses = fields.get("license") or []
+    licenses = [licenses] if isinstance(licenses, str) else licenses
+    parameters, messages = fields.get("parameters") or {}, fields.get("messages") or []
+    if not isinstance(licenses, list) or not all(isinstance(license, str) for license in licenses):
+        raise StoreError("license must be a string or a list of strings.", "bad_recipe")
+    if not isinstance(parameters, dict):
+        raise StoreError("parameters must be an object.", "bad_recipe")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise StoreError("messages must be a list of objects.", "bad_recipe")
+    files, adapters = _digests(fields, "files"), _digests(fields, "adapters")
+    for key, found in (("license", licenses), ("files", files), ("adapters", adapters)):
+        if len(found) > MAX_LAYERS:
+            raise StoreError(f"{key} has {len(found)} items; the limit is {MAX_LAYERS}.", "bad_recipe")
+    return Recipe(base or None, files, adapters, system, parameters, messages, licenses)
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, str):
+        raise StoreError(f"{key} must be a string.", "bad_recipe")
+    return value
+
+
+def _digests(fields: Mapping[str, Any], key: str) -> dict[str, str]:
+    value = fields.get(key) or {}
+    if not isinstance(value, dict):
+        raise StoreError(f"{key} must be an object of names and digests.", "bad_recipe")
+    return {str(name): checked_digest(digest) for name, digest in value.items()}
+
+
+def check_recipe(recipe: Recipe) -> None:
+    for key, value in recipe.parameters.items():
+        if key not in PARAMS:
+            raise StoreError(f"there is no parameter {key!r:.80}. There are {', '.join(sorted(PARAMS))}.", "bad_recipe")
+        if not is_kind(PARAMS[key], value):
+            raise StoreError(f"the parameter {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_recipe")
+    for message in recipe.messages:
+        if message.get("role") not in ("system", "user", "assistant") or not isinstance(message.get("content"), str):
+            raise StoreError(
+                f"the message {dict(message)!r:.80} must have a role (system, user or assistant) and a content.",
+                "bad_recipe",
+            )

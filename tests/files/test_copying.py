@@ -1,0 +1,61 @@
+"""Models are copied and deleted in wgemma's store; Ollama's is only read."""
+
+import shutil
+from pathlib import Path
+
+from store_models import reason
+from wgemma.files.copying import copy, delete
+from wgemma.files.creating import create
+from wgemma.files.names import Name
+from wgemma.files.recipes import Recipe
+from wgemma.files.stores import Stores
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, float]]:
+    return {str(path): (path.read_bytes(), path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_of_ollamas_is_copied_and_its_store_stays_as_it_was(stores: Stores, tmp_path: Path) -> None:
+    before = snapshot(tmp_path / "ollama")
+    list(copy("someone/mygemma:v1", "mine"))
+    model = stores.own.model("mine")
+    model.verify()
+    original = stores.ollama.model("someone/mygemma:v1")
+    assert (model.system, model.params, len(model.adapters)) == (original.system, original.params, 1)
+    list(copy("mine", "again:x"))
+    list(delete("mine"))
+    stores.own.model("again:x").verify()
+    list(delete("again:x"))
+    assert list((tmp_path / "own/blobs").iterdir()) == [] and stores.own.names() == []
+    assert snapshot(tmp_path / "ollama") == before
+
+
+def test_deleting_keeps_what_others_need(stores: Stores) -> None:
+    for name in ("one", "two"):
+        list(copy("gemma4:tiny", name))
+    list(create("three", Recipe(base="one", system="Be brief.")))
+    list(delete("one"))
+    list(delete("three"))
+    stores.own.model("two").verify()
+    assert len(list((stores.own.root / "blobs").iterdir())) == len(stores.own.model("two").blobs)
+
+
+def test_a_copy_is_of_the_model_that_was_asked_for(stores: Stores) -> None:
+    steps = copy("gemma4:tiny", "mine")
+    wanted = stores.ollama.model("gemma4:tiny").manifest_bytes
+    next(steps)
+    shutil.copy(
+        stores.ollama.manifest(Name.parse("someone/mygemma:v1")), stores.ollama.manifest(Name.parse("gemma4:tiny"))
+    )
+    list(steps)
+    stores.own.model("mine").verify()
+    assert stores.own.model("mine").manifest_bytes == wanted
+
+
+def test_only_what_is_ours_is_deleted(stores: Stores) -> None:
+    assert reason(delete("gemma4:tiny")) == "not_allowed"
+    assert reason(delete("gemma4:nothing")) == "not_found"
+    assert reason(delete("../x")) == "invalid_name"
+    assert reason(copy("gemma4:tiny", "../x")) == "invalid_name"
+    assert reason(copy("gemma4:nothing", "x")) == "not_found"
+    assert reason(copy("gemma4:missing", "x")) == "missing_blob"
