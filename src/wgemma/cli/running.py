@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,11 @@ from wgemma.serve.address import PORT, parse_address
 
 TIMEOUT = 30.0
 MAX_ANSWER = 4 << 20
+KEY = "WGEMMA_API_KEY"
+_HINTS = {  # by the status of a refusal
+    401: f"Set {KEY} to it.",
+    404: "`wgemma ps` lists the models in memory, `wgemma list` those on this computer.",
+}
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,6 +28,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     listing.set_defaults(do=list_running)
     stopping = verbs.add_parser("stop", help="let a running server unload a model")
     stopping.add_argument("model", metavar="NAME", help="a model that `wgemma ps` lists")
+    stopping.add_argument("--json", action="store_true", help="print JSON")
     stopping.set_defaults(do=stop)
     for verb in (listing, stopping):
         verb.add_argument(
@@ -30,14 +37,17 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def list_running(options: argparse.Namespace) -> int:
-    answer = ask(server_address(options.host), "/api/ps")
-    models = [model for model in answer.get("models") or () if isinstance(model, dict)]
+    address = server_address(options.host)
+    models = ask(address, "/api/ps", wanted="models")["models"] or []
+    models = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     if options.json:
         as_json(models)
     elif not models:
-        print("No model is loaded.")
+        print(f"{_program(address)} at {address} has no model in memory.")
     else:
         table(["NAME", "SIZE", "ON THE GPU", "CONTEXT", "UNTIL"], [_row(model) for model in models])
+        if _program(address) != "wgemma":
+            print(f"These are in Ollama's memory, which answers at {address}.", file=sys.stderr)
     return 0
 
 
@@ -64,9 +74,19 @@ def _until(model: dict[str, Any]) -> str:
 
 
 def stop(options: argparse.Namespace) -> int:
-    ask(server_address(options.host), "/api/generate", {"model": options.model, "keep_alive": 0, "stream": False})
-    print(f"{options.model} is unloaded.")
+    address = server_address(options.host)
+    order = {"model": options.model, "keep_alive": 0, "stream": False}
+    ask(address, "/api/generate", order, wanted="done")
+    if options.json:
+        as_json({"model": options.model, "server": address, "unloaded": True})
+    else:
+        print(f"{_program(address)} has unloaded {options.model}.")
     return 0
+
+
+def _program(address: str) -> str:
+    """What answers at an address."""
+    return "wgemma" if "wgemma" in ask(address, "/api/version") else "Ollama"
 
 
 def server_address(host: str | None) -> str:
@@ -74,8 +94,9 @@ def server_address(host: str | None) -> str:
     return parse_address(host or os.environ.get("OLLAMA_HOST") or "").url
 
 
-def ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A server's answer to a question, or to an order with a body."""
+def ask(address: str, path: str, body: dict[str, Any] | None = None, wanted: str = "") -> dict[str, Any]:
+    """A server's answer to a question, or to an order with a body; whose answer lacks the field `wanted` is neither
+    wgemma nor Ollama."""
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import ProxyHandler, Request, build_opener
@@ -83,16 +104,36 @@ def ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str
     data = None if body is None else json.dumps(body).encode()
     try:
         request = Request(address + path, data, {"Content-Type": "application/json"})
+        if key := os.environ.get(KEY):
+            request.add_unredirected_header("Authorization", f"Bearer {key}")
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT) as response:
             answer = _object(response.read(MAX_ANSWER))
     except HTTPError as error:
         with error:
             reason = _object(error.read(MAX_ANSWER)).get("error")
-        raise SourceError(f"{address} answered {error.code}: {reason or error.reason}.".replace("..", ".")) from None
-    except (OSError, HTTPException, URLError, ValueError) as error:
+        if not isinstance(reason, str):
+            raise _stranger(address) from None
+        told = f"{address} answered {error.code}: {reason}. {_HINTS.get(error.code, '')}"
+        raise SourceError(told.replace("..", ".").strip()) from None
+    except HTTPException:
+        raise _stranger(address) from None
+    except (OSError, URLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise SourceError(f"no server answers at {address} ({reason}). `wgemma serve` starts one.") from None
+        if isinstance(reason, TimeoutError):
+            raise SourceError(f"{address} did not answer within {TIMEOUT:.0f} seconds.") from None
+        raise SourceError(
+            f"no server answers at {address} ({reason}). `wgemma serve` starts one; --host asks another address."
+        ) from None
+    if wanted and wanted not in answer:
+        raise _stranger(address)
     return answer
+
+
+def _stranger(address: str) -> SourceError:
+    return SourceError(
+        f"what listens at {address} is neither wgemma nor Ollama. `wgemma serve` starts a server and tells its "
+        "address; pass that as --host."
+    )
 
 
 def _object(data: bytes) -> dict[str, Any]:

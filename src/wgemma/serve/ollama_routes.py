@@ -18,6 +18,7 @@ from wgemma.serve.ollama_models import running, show, tags
 from wgemma.serve.problems import bad
 from wgemma.serve.routes import listing, record
 from wgemma.serve.service import Service
+from wgemma.version import __version__
 
 VERSION = "0.33.0"  # of the Ollama whose API this is: clients look at it to know what they may ask for
 
@@ -27,7 +28,7 @@ def ollama_routes(service: Service) -> list[Route]:
         return PlainTextResponse("Ollama is running")
 
     async def version(request: Request) -> dict[str, Any]:
-        return {"version": VERSION}
+        return {"version": VERSION, "wgemma": __version__}  # by which `wgemma ps` knows that this is no Ollama
 
     async def listed(request: Request) -> dict[str, Any]:
         return await asyncio.to_thread(tags, service.models.catalogue)
