@@ -14,6 +14,7 @@ from registry_server import digest
 from registry_server import serving as registry_serving
 from wgemma.errors import DeviceError, OutOfMemory
 from wgemma.files.gguf import Gguf
+from wgemma.files.managing import Recipe, create
 from wgemma.serve.ask import Ask, Transcribe, Whole
 from wgemma.serve.openai_audio import pieces
 from wgemma.serve.problems import Problem
@@ -240,6 +241,46 @@ def test_a_context_that_does_not_fit_is_tried_once() -> None:
         service = Service(Settings(), load)
         assert await answered(service, context=4000) == "word word word "
         assert len(garage.loaded) == 2 and len(garage.open) == 1
+
+    run(work())
+
+
+def test_who_leaves_while_a_model_makes_room_for_itself_does_not_keep_it_in_memory() -> None:
+    garage = Garage(words=20, pause=0.005)
+
+    async def work() -> None:
+        service = made(garage)
+        slow = asyncio.ensure_future(answered(service, context=100))
+        await asyncio.sleep(0.02)
+        wider = asyncio.ensure_future(answered(service, context=100_000))
+        await asyncio.sleep(0.02)
+        wider.cancel()
+        assert await slow == "word " * 20
+        await asyncio.sleep(0.05)
+        assert garage.open == []
+
+    run(work())
+
+
+def test_a_model_that_changes_is_loaded_anew_once_its_answers_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path))
+    garage = Garage(words=10, pause=0.005)
+
+    async def work() -> None:
+        service = made(garage)
+        list(create("mine", Recipe(TINY, system="a")))
+        first = asyncio.ensure_future(answered(service, "mine"))
+        await asyncio.sleep(0.02)
+        list(create("mine", Recipe(TINY, system="b")))
+        others = [asyncio.ensure_future(answered(service, "mine")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        others.pop().cancel()
+        assert {await one for one in (first, *others)} == {"word " * 10}
+        assert [model.closed for model in garage.loaded] == [True, False]
+        assert [one.files.system for one in service.models.resident()] == ["b"]
+        await service.close()
 
     run(work())
 

@@ -12,6 +12,7 @@ from ollama import Client, ResponseError
 from api_server import TINY, Api, serving
 from registry_server import Registry
 from registry_server import serving as registry_serving
+from wgemma.cli import main
 from wgemma.files import hub
 from wgemma.files.locate import locate
 from wgemma.files.stores import Stores
@@ -163,3 +164,55 @@ def test_deleting_what_is_not_ours(store_api: Api) -> None:
     assert store_api.ask("/api/delete", {"model": "nobody"}, method="DELETE").status == 404
     assert store_api.ask("/api/delete", {"model": TINY}, method="DELETE").status == 403
     assert json.loads(store_api.ask("/api/tags").body)["models"][0]["name"] == TINY
+
+
+def chatted(client: Client, model: str = "mine") -> tuple[int, int]:
+    """How many tokens an answer has, and how long the model's context is."""
+    tokens = client.chat(model, ASK).eval_count or 0
+    (running,) = (one for one in client.ps().models if one.model == f"{model}:latest")
+    return tokens, running.context_length or 0
+
+
+def test_what_the_command_line_changes_counts_at_once(client: Client, tmp_path: Path) -> None:
+    modelfile = tmp_path / "Modelfile"
+    for tokens in (2, 3):
+        modelfile.write_text(f"FROM {TINY}\nPARAMETER num_predict {tokens}\nPARAMETER num_ctx {64 * tokens}\n")
+        assert main(["create", "mine", "-f", str(modelfile)]) == 0
+        assert chatted(client) == (tokens, 64 * tokens)
+    modelfile.write_text(f"FROM {TINY}\nPARAMETER num_predict 1\n")
+    assert main(["create", "other", "-f", str(modelfile)]) == 0 and main(["cp", "other", "mine"]) == 0
+    assert chatted(client)[0] == 1
+
+
+def test_a_model_of_the_command_line_is_the_one_in_the_store(tmp_path: Path, file: Path) -> None:
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {TINY}\nPARAMETER num_predict 2\n")
+    assert main(["create", "mine", "-f", str(modelfile)]) == 0
+    with serving(Settings(extra=("mine",))) as api:
+        client = Client(host=api.url)
+        assert chatted(client)[0] == 2
+        modelfile.write_text(f"FROM {TINY}\nPARAMETER num_predict 1\n")
+        assert main(["create", "mine", "-f", str(modelfile)]) == 0
+        assert chatted(client)[0] == 1
+        assert main(["rm", "mine"]) == 0
+        with pytest.raises(ResponseError, match="not found"):
+            client.chat("mine", ASK)
+
+
+def test_a_model_that_is_deleted_while_it_is_loaded(
+    client: Client, store_api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER num_predict 2\n")
+    assert main(["create", "mine", "-f", str(tmp_path / "Modelfile")]) == 0
+    assert chatted(client)[0] == 2
+    assert main(["rm", "mine"]) == 0
+    with pytest.raises(ResponseError, match="model 'mine' not found"):
+        client.chat("mine", ASK)
+    (running,) = client.ps().models
+    assert running.model == "mine:latest" and running.size_vram
+    capsys.readouterr()
+    assert main(["stop", "mine", "--host", store_api.url]) == 0
+    assert client.ps().models == []
+    assert main(["stop", "mine", "--host", store_api.url]) == 1
+    out, err = capsys.readouterr()
+    assert out == "wgemma has unloaded mine.\n" and "model 'mine' not found" in err

@@ -40,7 +40,8 @@ class Catalogue:
 
     def __init__(self, settings: Settings) -> None:
         self.adapters = dict(settings.adapters)
-        self._extra = {files.name: files for files in map(given, settings.extra)}
+        found = [given(target) for target in settings.extra]
+        self._extra = {files.name: files for files in found if files.stored is None}  # others are in the stores anyway
 
     def find(self, name: str) -> Wanted:
         """The model that a request names; raises `Problem` 404 if there is none."""
@@ -49,12 +50,25 @@ class Catalogue:
             raise no_model(name)
         return Wanted(self._files(base), adapter if mark else None)
 
+    def full_name(self, name: str) -> str:
+        """What the model that a request names is called in full, whether or not it is there."""
+        base = name.partition(MARK)[0]
+        if is_embedded(base) and embedded_model():
+            return NAME
+        for known in (base, base.removesuffix(":latest")):
+            if known in self._extra:
+                return known
+        try:
+            return str(Name.parse(base))
+        except StoreError:
+            return base
+
     def _files(self, name: str) -> ModelFiles:
-        short = name.removesuffix(":latest")
-        if is_embedded(name) and embedded_model():
+        full = self.full_name(name)
+        if full == NAME and embedded_model():
             return locate(None)
-        if name in self._extra or short in self._extra:
-            return self._extra.get(name) or self._extra[short]
+        if full in self._extra:
+            return self._extra[full]
         try:
             return stored_files(Stores.find().model(Name.parse(name)))
         except StoreError as error:

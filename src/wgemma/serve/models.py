@@ -104,19 +104,22 @@ class Models:
             self._leave(one, self.settings.keep_alive if keep_alive is None else keep_alive)
 
     async def unload(self, name: str) -> None:
-        """Lets a model go, now or when its requests are done; does not wait for them."""
-        one = self._residents.get(self.catalogue.find(name).files.name)
-        if one is not None and one.users:
+        """Lets a model go, now or when its requests are done; does not wait for them. It may have been deleted in the
+        meantime. Raises `Problem` 404 if it is neither loaded nor on offer."""
+        one = self._residents.get(self.catalogue.full_name(name))
+        if one is None:
+            self.catalogue.find(name)
+        elif one.users:
             self._begin(self._close(one))
             await asyncio.sleep(0)  # from now on nobody new gets it
-        elif one is not None:
-            await self._close(one)
+        else:
+            await self._let_go(one)
 
     async def refresh(self, name: str) -> None:
         """Lets a model go if its name stands for other files now."""
         files = self.catalogue.find(name).files
         one = self._residents.get(files.name)
-        if one is not None and _digest(one.files) != _digest(files):
+        if one is not None and not _same(one.files, files):
             await self.unload(name)
 
     async def close(self) -> None:
@@ -130,8 +133,9 @@ class Models:
         name, larger, widened = wanted.files.name, None, False
         while True:
             one = self._residents.get(name)
-            if one is not None and one.leaving:
-                await one.gone.wait()
+            if one is not None and (one.leaving or not _same(one.files, wanted.files)):
+                await self._let_go(one)
+                wanted = self.catalogue.find(wanted.name)  # that may have taken a while
                 continue
             if one is None:
                 one = self._residents[name] = Resident(wanted.files)
@@ -151,7 +155,7 @@ class Models:
             if larger <= one.model.backend.context or widened:  # more than there was room for is not to be had
                 return one
             self._leave(one, self.settings.keep_alive)  # it is loaded again, with more room
-            await self._close(one)
+            await self._let_go(one)
 
     def _use(self, one: Resident) -> None:
         one.users += 1
@@ -219,6 +223,11 @@ class Models:
         await self._close(idle_first[0])
         return True
 
+    async def _let_go(self, one: Resident) -> None:
+        """Unloads a model and waits until it is gone; it goes even if the caller is cancelled."""
+        self._begin(self._close(one))
+        await one.gone.wait()
+
     async def _close(self, one: Resident) -> None:
         if one.leaving:
             await one.gone.wait()
@@ -253,6 +262,8 @@ class Models:
         return {**one.own, adapter: 1.0}
 
 
-def _digest(files: ModelFiles) -> str | None:
-    """What a stored model's manifest hashes to, which names all that it is."""
-    return None if files.stored is None else files.stored.digest
+def _same(files: ModelFiles, others: ModelFiles) -> bool:
+    """Whether these are one model: a stored one's manifest names all that it is."""
+    if files.stored is None or others.stored is None:
+        return files.stored is others.stored
+    return files.stored.digest == others.stored.digest

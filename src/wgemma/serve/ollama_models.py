@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from wgemma.errors import Error
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.serve.catalogue import Catalogue
@@ -26,8 +27,12 @@ def running(models: Models) -> dict[str, Any]:
     for one in models.resident():
         assert one.model is not None
         left = one.expires if one.expires < math.inf else time.time() + (one.keep_alive or models.settings.keep_alive)
+        try:
+            offer = models.catalogue.describe(one.files)
+        except (Error, OSError):  # deleted since it was loaded
+            offer = None
         found.append(
-            _entry(one.files, models.catalogue.describe(one.files))
+            _entry(one.files, offer)
             | {
                 "size": one.memory,
                 "size_vram": one.memory,
@@ -60,20 +65,21 @@ def show(catalogue: Catalogue, name: str, verbose: bool) -> dict[str, Any]:
     }
 
 
-def _entry(files: ModelFiles, offer: Offer) -> dict[str, Any]:
+def _entry(files: ModelFiles, offer: Offer | None) -> dict[str, Any]:
+    """A model in a list; there is no offer of files that are gone."""
     stored = files.stored
     return {
         "name": files.name,
         "model": files.name,
         "modified_at": stamp(_modified(files)),
-        "size": stored.size if stored else offer.size,
-        "digest": stored.digest if stored else offer.digest,
+        "size": stored.size if stored else offer.size if offer else 0,
+        "digest": stored.digest if stored else offer.digest if offer else "",
         "details": _details(files, offer),
-        "capabilities": offer.capabilities,
+        "capabilities": offer.capabilities if offer else [],
     }
 
 
-def _details(files: ModelFiles, offer: Offer) -> dict[str, Any]:
+def _details(files: ModelFiles, offer: Offer | None) -> dict[str, Any]:
     stored = files.stored
     known = stored.details if stored else {}
     return {
@@ -81,8 +87,8 @@ def _details(files: ModelFiles, offer: Offer) -> dict[str, Any]:
         "format": "gguf",
         "family": known.get("family") or "gemma4",
         "families": known.get("families") or ["gemma4"],
-        "parameter_size": known.get("parameter_size") or _billions(offer.parameters),
-        "quantization_level": known.get("quantization_level") or offer.quantisation,
+        "parameter_size": known.get("parameter_size") or (_billions(offer.parameters) if offer else ""),
+        "quantization_level": known.get("quantization_level") or (offer.quantisation if offer else ""),
     }
 
 
@@ -94,7 +100,10 @@ def _modified(files: ModelFiles) -> float:
     if files.stored:
         return files.stored.modified
     first = files.model[0] if isinstance(files.model, tuple) else files.model
-    return Path(first).stat().st_mtime
+    try:
+        return Path(first).stat().st_mtime
+    except OSError:  # deleted
+        return 0.0
 
 
 def _parameters(files: ModelFiles) -> list[tuple[str, Any]]:
