@@ -17,6 +17,10 @@ class CutOff(GgufError):
     """A GGUF is truncated: it ends before its header says it should."""
 
 
+class PartsError(GgufError):
+    """The parts of a GGUF are not all there, once each, and of one file."""
+
+
 class SourceError(Error):
     """Bytes cannot be read: a missing file, a server that does not respond, a range outside the file."""
 

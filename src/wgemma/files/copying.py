@@ -20,6 +20,7 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Work:
         yield from create(target, Recipe(source), stores)
         return
     model = stores.model(source)
+    model.check_parts()
     layers = [normal(layer) for layer in model.blobs]
     yield from taken_over(stores, model, layers)
     yield {"status": "writing manifest"}

@@ -17,7 +17,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any, TypeVar
 
-from wgemma.errors import CutOff, GgufError, SourceError
+from wgemma.errors import CutOff, GgufError, PartsError, SourceError
 from wgemma.files.arrays import NumberArray, StringArray
 from wgemma.files.parts import JoinedSource, beside, in_order, part_count
 from wgemma.files.quants import BY_ID, BY_NAME, UNSUPPORTED, BlockFormat
@@ -128,8 +128,8 @@ class Gguf:
         try:
             count = part_count(self.metadata)
             return [] if count == 1 else beside(target, count)
-        except GgufError as error:
-            raise GgufError(f"{self.source.name}: {error}") from None
+        except PartsError as error:
+            raise PartsError(f"{self.source.name}: {error}") from None
 
     @property
     def parts(self) -> int:

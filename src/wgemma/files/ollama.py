@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
-from wgemma.errors import StoreError
+from wgemma.errors import GgufError, PartsError, StoreError
 from wgemma.files.gguf import Gguf
 from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, json_object, json_value, parse_layers
 from wgemma.files.names import Name
@@ -327,11 +327,23 @@ class StoredModel:
                 found.append(sense)
         return [*found, "tools", "thinking"] if self.config.get("parser") == "gemma4" else found
 
+    def check_parts(self) -> None:
+        """Raises `StoreError` unless the model's file, or each of its parts, is there once. What is in them is not
+        looked at: wgemma need not be able to run it."""
+        if self._form != "gguf":
+            return
+        try:
+            Gguf.open(self._model).close()
+        except PartsError as error:
+            reason = f"{self.name}: {error} `{self.store.owner} rm {self.name}` deletes the model."
+            raise StoreError(reason, "bad_manifest") from None
+        except GgufError:
+            pass
+
     def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
         """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
-        model itself is not there, and `GgufError` if its parts do not fit."""
-        if self._form == "gguf" and isinstance(self.files, tuple):
-            Gguf.open(self.files).close()
+        model itself is not there or not all of it."""
+        self.check_parts()
         for layer in self.blobs:
             path = self._path(layer)
             expected = _DIGEST.fullmatch(layer.digest)

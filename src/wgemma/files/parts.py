@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from wgemma.errors import GgufError
+from wgemma.errors import PartsError
 from wgemma.files.sources import Buffer, Source, check_span, is_url
 
 MAX_PARTS = 256  # each is an open file
@@ -29,7 +29,7 @@ def part_count(metadata: Mapping[str, Any]) -> int:
     if not isinstance(count, int) or count <= 1:
         return 1
     if count > MAX_PARTS:
-        raise GgufError(f"this is one of {count} parts ({_COUNT}); at most {MAX_PARTS} are possible.")
+        raise PartsError(f"this is one of {count} parts ({_COUNT}); at most {MAX_PARTS} are possible.")
     return count
 
 
@@ -70,11 +70,11 @@ def beside(target: Any, count: int) -> list[Any]:
         itself = Path(target)
         found = [itself.with_name(name) for name in part_names(itself.name)]
     else:
-        raise GgufError(f"this is one of {count} parts ({_COUNT}). Open all of them together.")
+        raise PartsError(f"this is one of {count} parts ({_COUNT}). Open all of them together.")
     if len(found) != count and _BLOB.fullmatch(str(itself)):
-        raise GgufError(f"this is one of {count} parts ({_COUNT}), and the others are missing. Get the model again.")
+        raise PartsError(f"this is one of {count} parts ({_COUNT}), and the others are missing. Get the model again.")
     if len(found) != count:
-        raise GgufError(
+        raise PartsError(
             f"this is one of {count} parts ({_COUNT}), and its name does not say what the others are called. "
             f"The name of the first must end in -00001-of-{count:05}.gguf, and so on."
         )
@@ -82,28 +82,28 @@ def beside(target: Any, count: int) -> list[Any]:
 
 
 def in_order(names: Sequence[str], headers: Sequence[Mapping[str, Any]], tensors: Sequence[Iterable[str]]) -> list[int]:
-    """Where each part of one file stands among `names`, first to last; raises `GgufError` unless all parts are there,
+    """Where each part of one file stands among `names`, first to last; raises `PartsError` unless all parts are there,
     once each, and belong together."""
     try:
         count = part_count(headers[0])
-    except GgufError as error:
-        raise GgufError(f"{names[0]}: {error}") from None
+    except PartsError as error:
+        raise PartsError(f"{names[0]}: {error}") from None
     places: dict[int, int] = {}
     for i, (name, header) in enumerate(zip(names, headers, strict=True)):
         number = header.get(_NUMBER)
         if part_count(header) == 1 or type(number) is not int or not 0 <= number < part_count(header):
-            raise GgufError(f"{name} is not a part of a larger file. Load it alone, or leave it out.")
+            raise PartsError(f"{name} is not a part of a larger file. Load it alone, or leave it out.")
         if part_count(header) != count:
-            raise GgufError(
+            raise PartsError(
                 f"{name} is one of {part_count(header)} parts, but {names[0]} is one of {count}: "
                 "they belong to different files."
             )
         if number in places:
-            raise GgufError(f"{names[places[number]]} and {name} are both part {number + 1} of {count}.")
+            raise PartsError(f"{names[places[number]]} and {name} are both part {number + 1} of {count}.")
         places[number] = i
     missing = [str(number + 1) for number in range(count) if number not in places]
     if missing:
-        raise GgufError(f"{names[0]} has {count} parts, and part {', '.join(missing[:8])} is missing.")
+        raise PartsError(f"{names[0]} has {count} parts, and part {', '.join(missing[:8])} is missing.")
     order = [places[number] for number in range(count)]
     _check_fit([names[i] for i in order], [headers[i] for i in order], [tensors[i] for i in order])
     return order
@@ -114,17 +114,17 @@ def _check_fit(names: Sequence[str], headers: Sequence[Mapping[str, Any]], tenso
     for name, header in zip(names, headers, strict=True):
         for key, value in header.items():
             if key != _NUMBER and key in first and first[key] != value:
-                raise GgufError(f"{name} is a part of another file than {names[0]}: their {key!r:.80} differ.")
+                raise PartsError(f"{name} is a part of another file than {names[0]}: their {key!r:.80} differ.")
     owners: dict[str, str] = {}
     for name, part in zip(names, tensors, strict=True):
         for tensor in part:
             if tensor in owners:
-                raise GgufError(
+                raise PartsError(
                     f"{owners[tensor]} and {name} both hold the tensor {tensor!r}: they belong to different files."
                 )
             owners[tensor] = name
     if len(owners) != first.get(_TENSORS, len(owners)):
-        raise GgufError(
+        raise PartsError(
             f"the parts of {names[0]} hold {len(owners)} tensors, but its {_TENSORS} is "
             f"{first[_TENSORS]!r:.40}: one of them belongs to another file."
         )

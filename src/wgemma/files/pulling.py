@@ -7,6 +7,7 @@ from collections.abc import Container
 
 from wgemma.errors import StoreError
 from wgemma.files import hub
+from wgemma.files.checking import check_blobs, check_plan
 from wgemma.files.choosing import Choice
 from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
@@ -35,11 +36,14 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
         plan = _hub_plan(name, choice)
     else:
         plan = registry_plan(name)
+        yield {"status": "reading model metadata"}
+        check_plan(name, plan, stores)
     for left in reversed(range(TRIES)):
         yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
         yield {"status": "verifying sha256 digest"}  # done on the way
         yield {"status": "writing manifest"}
         try:
+            check_blobs(name, plan, stores.own)
             keep_manifest(stores.own, name, plan.manifest, plan.layers, plan.texts)
             break
         except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
