@@ -13,8 +13,9 @@ from gguf_parts import write_parts
 from registry_server import digest
 from registry_server import serving as registry_serving
 from wgemma.errors import DeviceError, OutOfMemory
+from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
-from wgemma.files.managing import Recipe, create
+from wgemma.files.recipes import Recipe
 from wgemma.serve.ask import Ask, Transcribe, Whole
 from wgemma.serve.openai_audio import pieces
 from wgemma.serve.problems import Problem
