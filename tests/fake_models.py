@@ -12,6 +12,7 @@ from wgemma.api import Part, PromptProgress, Usage
 from wgemma.engine.endings import Ending
 from wgemma.errors import Error
 from wgemma.files.locate import ModelFiles
+from wgemma.prelude import Prelude
 from wgemma.serve.settings import Settings
 
 
@@ -31,6 +32,7 @@ class FakeModel:
         self.adapters: dict[str, float] = {}
         self.hears = self.sees = False
         self.prompt_style = "small"
+        self._prelude = Prelude()
         self.tokenizer = FakeTokenizer()
         self._config = SimpleNamespace(context_length=8192)
         device = SimpleNamespace(allocated=1000)

@@ -116,7 +116,12 @@ class Answering(Perceiving, Computing):
     def _prompt(self, messages: Messages, tools: Any, thinks: bool) -> list[Segment]:
         if isinstance(messages, list | tuple) and not messages:
             raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
-        prompt = segments(self._with_system(messages), tools=tools, think=thinks, size=self.prompt_style)
+        rendered = partial(segments, tools=tools, think=thinks, size=self.prompt_style)
+        try:
+            prompt = rendered(self._prelude.before(messages))
+        except TemplateError:
+            rendered(messages)  # complains in terms of the caller's own messages
+            raise
         if awaits_tools(prompt):
             raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
         return prompt
@@ -128,21 +133,19 @@ class Answering(Perceiving, Computing):
         context if that is less."""
         context = self.backend.context
         count = partial(replies.count, self.tokenizer)
-        return fit(prompt, context, min(context // 4, room), count, lambda part: self.backend.weigh(media[id(part)]))
+        return fit(
+            prompt,
+            context,
+            min(context // 4, room),
+            count,
+            lambda part: self.backend.weigh(media[id(part)]),
+            self._prelude.turns,
+        )
 
     def _ready(self, request: Request, ids: Sequence[int], adapter: Choice, *, shared: bool) -> Request:
         """The request with its prompt and its adapters; alternatives that share a prompt go on where it ends."""
         marks = [len(ids) - 1] if shared else []
         return replace(request, ids=ids, adapter=self.backend.adapters.choose(adapter), marks=marks)
-
-    def _with_system(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Puts the model's own system prompt first if the messages have none."""
-        if not self._files.system or not isinstance(messages, list | tuple):
-            return messages
-        role = messages[0].get("role") if messages and isinstance(messages[0], dict) else None
-        if isinstance(role, str) and role in ("system", "developer"):
-            return messages
-        return [{"role": "system", "content": self._files.system}, *messages]
 
     def _generate(
         self,

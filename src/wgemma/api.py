@@ -84,7 +84,8 @@ class Model(Answering, Perceiving, Computing):
         tool. Content may be a list of parts: `{"type": "text", "text": …}`, `{"type": "audio", "audio": …}` and
         `{"type": "image", "image": …, "budget": 280}`. An image is a path, the bytes of a file, a Pillow image or a
         NumPy array. If the last message is the assistant's, the reply continues it; its trailing white space is
-        dropped, and there is no new thinking.
+        dropped, and there is no new thinking. A stored model's own system text and messages come first; a
+        system message here replaces its system text.
 
         Options:
             tools: the functions the model may call: Python functions, or descriptions as in OpenAI's API.
@@ -331,7 +332,7 @@ class Model(Answering, Perceiving, Computing):
                 self.tokenizer,
                 self.prompt_style,
                 context=engine.context,
-                system=self._files.system,
+                system=self._prelude.system,
                 resume=resume,
                 skip_bad=skip_bad,
             )

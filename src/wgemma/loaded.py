@@ -11,6 +11,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.habits import Habitual
 from wgemma.model.config import Config
+from wgemma.prelude import Prelude
 from wgemma.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class Loaded(Habitual):
         self.prompt_style: Literal["small", "large"] = prompt_style(files, opened[0])
         self.backend = backend
         self._files = files
+        self._prelude = Prelude.of(files)
         self._opened = opened
         self._config = config
         self._constraints = Constraints(tokenizer)

@@ -286,8 +286,12 @@ def test_small_layers_that_are_not_what_they_should_be_are_bad(copy: Store) -> N
     model = model_blob(copy).read_bytes()
     bad = {
         "params": (b"[1]", b"{", b'{"a":' * 500 + b"1" + b"}" * 500, b'{"top_k": ' + b"9" * 5000 + b"}"),
-        "messages": (b"{}", b"[1]", b"[" * 500 + b"]" * 500),
-    }
+        "messages": (
+            b"{}", b"[1]", b"[" * 500 + b"]" * 500,
+            b'[{"role": "user"}]', b'[{"role": "user", "content": [{"type": "image", "image": "/etc/passwd"}]}]',
+            b'[{"role": "tool", "content": "x"}]', b'[{"role": ["user"], "content": "x"}]',
+        ),
+    }  # fmt: skip
     for kind, contents in bad.items():
         for content in contents:
             add_model(copy, "bad", model=model, **{kind: content})

@@ -115,15 +115,13 @@ def _number(name: str, value: Any) -> Any:
 
 
 class Conversation:
-    """Messages in order. While `system` is None, the model's own system prompt applies."""
+    """Messages in order, without those that a stored model begins every chat with. While `system` is None, the model's
+    own system prompt applies."""
 
-    def __init__(self, settings: ChatSettings, messages: list[dict[str, Any]] | None = None, system: str | None = None):
+    def __init__(self, settings: ChatSettings, system: str | None = None):
         self.settings = settings
         self.system = system
-        self.messages = list(messages or [])
-        if self.messages and self.messages[0].get("role") in ("system", "developer"):
-            first = self.messages.pop(0).get("content")
-            self.system = first if system is None and isinstance(first, str) else system
+        self.messages: list[dict[str, Any]] = []
 
     def asking(self, question: Content) -> list[dict[str, Any]]:
         """The messages to send when `question` comes next."""

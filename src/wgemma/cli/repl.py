@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from wgemma.cli.chat_render import DIM, PLAIN, Painter, coloured, forgotten, rem
 from wgemma.cli.output import sentence
 from wgemma.errors import ContextOverflow, Error, SettingsError
 from wgemma.files.paths import user_path
+from wgemma.prelude import Prelude
 
 PROMPT, MORE = ">>> ", "... "
 
@@ -51,7 +52,7 @@ class Repl:
         self.lines.open(enabled=not os.environ.get("OLLAMA_NOHISTORY"))
         try:
             self._remark(f"{self.opened.name} is ready. /? for help, /bye to leave.")
-            self._recite()
+            self._recite(Prelude.of(self.opened.files).messages)
             self._tell_attached(self._media)
             while self._turn():
                 pass
@@ -160,9 +161,9 @@ class Repl:
             self._load_seconds = None
         print()
 
-    def _recite(self) -> None:
-        """Prints the chat so far as if it had been typed here."""
-        for said in self.conversation.messages:
+    def _recite(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Prints a chat as if it had been typed here."""
+        for said in messages:
             text = safe(shown(said.get("content")))
             if said.get("role") == "user":
                 print(f"{PROMPT}{text}")
@@ -201,7 +202,7 @@ class Repl:
         model = self.conversation.load(path)
         self._dropped = 0
         self._remark(f"{counted(len(self.conversation.messages), 'message')}, saved with {model}.")
-        self._recite()
+        self._recite(self.conversation.messages)
 
     def _set(self, rest: str) -> None:
         if not rest:
@@ -243,7 +244,7 @@ class Repl:
             for name, (value, origin) in self._settings.effective(self.opened.files.params).items():
                 print(f"{name:<18}{safe(str(value)) if value is not None else '—':<12}{origin}")
         elif topic == "system":
-            own = self.opened.files.system
+            own = Prelude.of(self.opened.files).system
             text = self.conversation.system if self.conversation.system is not None else own
             print(safe(text) if text else "There is no system prompt.")
         else:

@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     opened = open_model(target, options, quiet=options.json)
     try:
         system = None if options.system is None else _text(options.system)
-        conversation = Conversation(settings, opened.files.messages, system)
+        conversation = Conversation(settings, system)
         if prompt is None:
             return Repl(opened, conversation, media, options.budget).run()
         return _answer_once(opened, conversation, message(prompt, media), options)

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 from wgemma.api import prompt_style
+from wgemma.checks import counted
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
@@ -150,6 +151,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "adapters": ", ".join(path.name for path in files.adapters),
         "settings": ", ".join(f"{key} {value}" for key, value in files.params.items()),
         "system": files.system,
+        "messages": f"{counted(len(files.messages), 'message')} before every chat" if files.messages else None,
         "license": facts.get("licenses", [""])[0].strip().partition("\n")[0] if facts.get("licenses") else None,
     }
     for label, value in lines.items():

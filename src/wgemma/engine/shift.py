@@ -1,7 +1,7 @@
 """Fits a chat into the context by dropping its oldest turns, enough of them at once to last for several questions.
 
 A turn is a user's message and everything up to the next one, so no tool call is separated from its results. What comes
-before the first turn stays: the system text above all.
+before the first turn stays: the system text above all. So do the turns that a model has of its own.
 
 What is dropped follows from the messages alone. A long chat is cut only at milestones: the turns with which another
 quarter of the context begins, counted from the start of the chat. So a chat that goes on is cut where it was cut
@@ -28,12 +28,15 @@ def fit(
     room: int,
     count: Callable[[Sequence[Segment]], int],
     weigh: Callable[[Mapping[str, Any]], int],
+    fixed: int = 0,
 ) -> tuple[list[Segment], int]:
     """The segments to keep of a chat so that `room` tokens of the context stay free, and how many turns were dropped.
 
-    `count` counts the tokens of text, `weigh` those of an image or sound. The last turn stays even if it does not fit.
+    `count` counts the tokens of text, `weigh` those of an image or sound. The first `fixed` turns stay, and so does the
+    last one, even if it does not fit.
     """
-    head, *turns = split(pieces)
+    parts = split(pieces)
+    head, turns = [piece for part in parts[: 1 + fixed] for piece in part], parts[1 + fixed :]
     if len(turns) < 2 or (not _media(pieces) and _bytes(pieces) <= context - room):
         return list(pieces), 0
     texts = [count(turn) for turn in turns]

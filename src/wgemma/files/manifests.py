@@ -24,6 +24,7 @@ PARAMS = {
     "use_mmap": "true or false",
     "stop": "a list of strings",
 }
+ROLES = ("system", "user", "assistant")  # of a model's own messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ def is_kind(kind: str, value: Any) -> bool:
     if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
         return False
     return kind == "a number" or value % 1 == 0
+
+
+def is_message(value: Any) -> bool:
+    """Whether this can be one of a model's own messages: a role and a text."""
+    return isinstance(value, dict) and value.get("role") in ROLES and isinstance(value.get("content"), str)
 
 
 def json_object(data: bytes, what: str) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from typing import Any
 
 from wgemma.checks import shown
 from wgemma.errors import StoreError
-from wgemma.files.manifests import PARAMS
+from wgemma.files.manifests import PARAMS, ROLES
 
 MAX_MODELFILE = 4 << 20
-ROLES = ("system", "user", "assistant")
 QUOTES = '"""'
 OURS = "gemma4"  # what RENDERER and PARSER may name: Ollama's names for what wgemma does anyway
 

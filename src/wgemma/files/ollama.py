@@ -16,7 +16,7 @@ from typing import Any
 
 from wgemma.errors import GgufError, PartsError, StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, json_object, json_value, parse_layers
+from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, is_message, json_object, json_value, parse_layers
 from wgemma.files.names import Name
 from wgemma.files.paths import mode, user_path
 
@@ -291,9 +291,13 @@ class StoredModel:
     def messages(self) -> list[dict[str, Any]]:
         texts = self._texts("messages")
         value = json_value(texts[0].encode(), f"the messages of {self.name}") if texts else []
-        if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-            raise StoreError(f"the messages of {self.name} are not a list of objects.", "bad_manifest")
-        return value
+        if not isinstance(value, list) or not all(map(is_message, value)):
+            raise StoreError(f"the messages of {self.name} are no list of roles and texts.", "bad_manifest")
+        # No other fields: what comes from elsewhere must not name files of this machine as pictures.
+        return [
+            {"role": message["role"], "content": message["content"].encode(errors="replace").decode()}
+            for message in value
+        ]
 
     @property
     def parent(self) -> str | None:

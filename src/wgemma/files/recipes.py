@@ -6,7 +6,7 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.keeping import checked_digest
-from wgemma.files.manifests import MAX_LAYERS, PARAMS, is_kind
+from wgemma.files.manifests import MAX_LAYERS, PARAMS, ROLES, is_kind, is_message
 from wgemma.files.modelfile import is_no_template
 
 
@@ -69,8 +69,8 @@ def check_recipe(recipe: Recipe) -> None:
         if not is_kind(PARAMS[key], value):
             raise StoreError(f"the parameter {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_recipe")
     for message in recipe.messages:
-        if message.get("role") not in ("system", "user", "assistant") or not isinstance(message.get("content"), str):
-            raise StoreError(
-                f"the message {dict(message)!r:.80} must have a role (system, user or assistant) and a content.",
-                "bad_recipe",
+        if not is_message(message):
+            reason = (
+                f"the message {dict(message)!r:.80} must have a role ({', '.join(ROLES)}) and a text as its content."
             )
+            raise StoreError(reason, "bad_recipe")

@@ -8,7 +8,8 @@ from wgemma.text.template import segments
 
 def count_prompt(model: Model, ask: Ask) -> int:
     """The tokens of a chat's prompt; images and sounds count as many as they can take."""
-    prompt = segments(ask.messages or (), tools=ask.tools or None, think=bool(ask.think), size=model.prompt_style)
+    messages = model._prelude.before(list(ask.messages or ()))
+    prompt = segments(messages, tools=ask.tools or None, think=bool(ask.think), size=model.prompt_style)
     media = [content_of(piece.media) for piece in prompt if piece.media is not None]
     texts = [(piece.text, piece.trusted) for piece in prompt if piece.media is None]
     return len(model.tokenizer.encode_segments(texts)) + sum(map(model.backend.weigh, media))

@@ -55,12 +55,13 @@ def show(catalogue: Catalogue, name: str, verbose: bool) -> dict[str, Any]:
         "license": "\n".join(stored.licenses) if stored else "",
         "modelfile": _modelfile(files),
         "parameters": parameters,
-        "template": (stored.template if stored else None) or "{{ .Prompt }}",
+        "template": _template(files),
         "system": files.system or "",
         "details": _details(files, offer),
         "model_info": metadata,
         "capabilities": offer.capabilities,
         "modified_at": stamp(_modified(files)),
+        **({"messages": files.messages} if files.messages else {}),
         **({"tensors": tensors} if verbose else {}),
     }
 
@@ -115,11 +116,31 @@ def _parameters(files: ModelFiles) -> list[tuple[str, Any]]:
     ]
 
 
+def _template(files: ModelFiles) -> str:
+    return (files.stored.template if files.stored else None) or "{{ .Prompt }}"
+
+
 def _modelfile(files: ModelFiles) -> str:
-    lines = [f"FROM {files.name}", *(f"PARAMETER {key} {value}" for key, value in _parameters(files))]
+    """All that a model is made of, as Ollama writes it; a stored one's files go by the names of their blobs."""
+    stored = files.stored
+    if stored is None:
+        lines = [f"FROM {files.name}"]
+    else:
+        lines = [f"# To build upon this model, write just this: FROM {files.name}", ""]
+        models = stored.files if isinstance(stored.files, tuple) else (stored.files,)
+        lines += [f"FROM {path.name}" for path in (*models, *files.projectors)]
+        lines += [f"ADAPTER {path.name}" for path in files.adapters]
+    lines.append(f"TEMPLATE {_template(files)}")
     if files.system:
-        lines.append(f'SYSTEM """{files.system}"""')
+        lines.append(f"SYSTEM {_quoted(files.system)}")
+    lines += [f"PARAMETER {key} {value}" for key, value in _parameters(files)]
+    lines += [f"LICENSE {_quoted(text)}" for text in (stored.licenses if stored else ())]
+    lines += [f"MESSAGE {message['role']} {_quoted(message['content'])}" for message in files.messages]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return f'"""{text}"""'
 
 
 def _shortened(value: Any, verbose: bool) -> Any:
