@@ -26,7 +26,9 @@ def test_the_table_holds_every_listed_model(store: Path, capsys: pytest.CaptureF
     assert main(["list"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"]
-    assert {row.split()[0] for row in rows} == {name for name, fields in expected.items() if fields["listed"]}
+    assert {row.split()[0] for row in rows} == set(expected)
+    damaged = {row.split()[0] for row in rows if "damaged: " in row}
+    assert damaged == {name for name, fields in expected.items() if not fields["listed"]}
     tiny = next(row for row in rows if row.startswith("gemma4:tiny "))
     assert tiny.split()[1:6] == ["8f5b85e891fa", "1.3", "MB", "689K", "Q8_0"]
 
@@ -49,6 +51,10 @@ def test_json_is_for_machines(store: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["ls", "--json"]) == 0
     for record in json.loads(capsys.readouterr().out):
         fields = expected[record["name"]]
+        assert record["damaged"] != fields["listed"]
+        if record["damaged"]:
+            assert record["digest"] is record["size"] is record["details"] is None and record["problem"]
+            continue
         assert (record["digest"], record["size"]) == (fields["digest"], fields["size"])
         assert record["details"] == fields.get("details", record["details"])
 
@@ -61,8 +67,13 @@ def test_what_cannot_run_says_why(store: Path, capsys: pytest.CaptureFixture[str
         name for name, fields in expected.items() if fields["runnable"]
     }
     assert {name: why for name, why in problems.items() if why} == {
+        "gemma4:broken": "its manifest is not JSON: Unterminated string starting at column 109",
+        "gemma4:empty": "its manifest is not JSON: Expecting value at column 1",
+        "gemma4:hostile": "its manifest names a file by something that is no digest",
+        "gemma4:hostile2": "its manifest names a file by something that is no digest",
         "gemma4:missing": "a file of it is missing",
         "gemma4:mlx": "it is stored as 'safetensors'; wgemma reads GGUF only",
+        "gemma4:noconfig": "a file of it is missing",
         "gemma4:nomodel": "it has no model file",
         "llama-mini:latest": "its architecture is llama; wgemma runs gemma4 only",
     }
@@ -100,6 +111,45 @@ def test_a_tensor_type_wgemma_lacks_is_noted(store: Path, tmp_path: Path, monkey
     model.model.write_bytes(data[:kind] + struct.pack("<I", 16) + data[kind + 4 :])
     told = r"at byte \d+: 'blk.0.attn_q.weight' has type IQ2_XXS, which wgemma cannot read; Q2_K would work"
     assert re.fullmatch(told, str(problem(model)))
+
+
+@pytest.mark.parametrize("size", [0, 10, None], ids=["empty", "cut off", "missing"])
+def test_any_blob_that_is_not_whole_is_noted(
+    size: int | None, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Store(shutil.copytree(store, tmp_path / "store"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy.root))
+    layer = next(layer for layer in copy.model("gemma4:tiny").layers if layer.kind == "license")
+    blob = copy.blob(layer.digest)
+    if size is None:
+        blob.unlink()
+        told = "a file of it is missing"
+    else:
+        blob.write_bytes(bytes(size))
+        told = f"{blob.name} has {size} bytes, and should have {layer.size}"
+    assert problem(copy.model("gemma4:tiny")) == told
+
+
+def test_a_damaged_model_of_wgemmas_own_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path))
+    place = tmp_path / "manifests/registry.ollama.ai/library"
+    for name, content in (("text/latest", b"no json"), ("list/latest", b"[]"), ("mine/latest", b"{}"), ("a b/c", b"")):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_bytes(content)
+    assert main(["cp", "gemma4:tiny", "mine"]) == 0
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "damaged: its manifest is not " in line and " wgemma " in line] == [
+        "list:latest",
+        "text:latest",
+    ]
+    assert main(["verify", "mine"]) == 0
+    assert main(["rm", "text", "list"]) == 0
+    assert main(["list"]) == 0
+    assert "text:latest" not in capsys.readouterr().out.split("Deleted list:latest.")[-1]
+    assert [str(name) for name in Store(tmp_path).names()] == ["mine:latest"]
 
 
 def test_the_family_of_another_model_is_known_without_its_file(

@@ -70,3 +70,43 @@ def test_a_model_without_its_file_is_not_intact(store: Store, capsys: pytest.Cap
 def test_an_unknown_name_suggests_the_nearest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "gema4:tiny"]) == 1
     assert "Did you mean gemma4:tiny" in capsys.readouterr().err
+
+
+def test_all_models_are_checked_whatever_is_wrong_with_some(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    assert main(["verify", "--all"]) == 1
+    printed = capsys.readouterr()
+    assert "wgemma-tiny is intact" in printed.out
+    assert "gemma4:tiny is intact: 4 blobs" in printed.out and "gemma4:latest is intact: 4 blobs" in printed.out
+    for told in (
+        "The manifest of gemma4:broken is not JSON",
+        "gemma4:hostile: 'sha256:../../etc/passwd' is not a digest",
+        "gemma4:missing: the blob sha256-",
+        "gemma4:nomodel has no model layer",
+    ):
+        assert told in printed.err
+    assert printed.err.endswith("wgemma: 7 of 16 stored models cannot be used.\n")
+    assert main(["verify", "--all", "gemma4:tiny"]) == 1
+
+
+def test_all_models_may_be_intact(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    assert main(["cp", "gemma4:tiny", "mine"]) == 0
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
+    assert main(["verify", "--all"]) == 0
+    assert "mine:latest is intact" in capsys.readouterr().out
+
+
+def test_a_blob_that_models_share_is_hashed_once(store: Store) -> None:
+    intact: set[Path] = set()
+    for name in ("gemma4:tiny", "gemma4:latest"):
+        read: list[int] = []
+        model = store.model(name)
+        model.verify(lambda layer, amount, read=read: read.append(amount), intact)  # type: ignore[misc]
+        assert sum(read) == model.size
+    model.model.write_bytes(b"")
+    model.verify(intact=intact)

@@ -1,6 +1,7 @@
 """`wgemma list`: lists the models in wgemma's store and in Ollama's."""
 
 import argparse
+import re
 import sys
 import time
 from functools import cache
@@ -11,11 +12,15 @@ from wgemma.cli.output import as_json, human_bytes, table
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.ollama import StoredModel
+from wgemma.files.ollama import Damaged, StoredModel
 from wgemma.files.stores import Stores
 from wgemma.model.config import ARCHITECTURE, Config
 
-SHORT = {"missing_blob": "a file of it is missing", "no_model_layer": "it has no model file"}  # by StoreError.reason
+SHORT = {  # by StoreError.reason
+    "missing_blob": "a file of it is missing",
+    "no_model_layer": "it has no model file",
+    "invalid_digest": "its manifest names a file by something that is no digest",
+}
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,25 +31,12 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def list_models(options: argparse.Namespace) -> int:
     stores = Stores.find()
-    models = stores.models()
-    problems = [problem(model) for model in models]
+    entries = stores.entries()
     if options.json:
-        as_json([_record(model) | {"problem": why} for model, why in zip(models, problems, strict=True)])
-    elif models:
-        rows = [
-            [
-                str(model.name),
-                model.digest[:12],
-                human_bytes(model.size),
-                str(model.details["parameter_size"]),
-                str(model.details["quantization_level"]),
-                _age(time.time() - model.modified),
-                model.store.owner,
-                f"cannot run: {why}" if why else "",
-            ]
-            for model, why in zip(models, problems, strict=True)
-        ]
-        table(["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"], rows)
+        as_json([_record(entry) for entry in entries])
+    elif entries:
+        header = ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"]
+        table(header, [_row(entry) for entry in entries])
     else:
         print(
             f"No models in {stores.own.root} or {stores.ollama.root}. "
@@ -57,15 +49,39 @@ def list_models(options: argparse.Namespace) -> int:
     return 0
 
 
-def _record(model: StoredModel) -> dict[str, Any]:
-    return {
-        "name": str(model.name),
-        "digest": model.digest,
-        "size": model.size,
-        "modified": model.modified,
-        "store": model.store.root,
-        "details": model.details,
+def _row(entry: StoredModel | Damaged) -> list[str]:
+    if isinstance(entry, Damaged):
+        return [str(entry.name), *[""] * 5, entry.store.owner, f"damaged: {_told(entry)}"]
+    why = problem(entry)
+    return [
+        str(entry.name),
+        entry.digest[:12],
+        human_bytes(entry.size),
+        str(entry.details["parameter_size"]),
+        str(entry.details["quantization_level"]),
+        _age(time.time() - entry.modified),
+        entry.store.owner,
+        f"cannot run: {why}" if why else "",
+    ]
+
+
+def _record(entry: StoredModel | Damaged) -> dict[str, Any]:
+    record: dict[str, Any] = {"name": str(entry.name), "store": entry.store.root}
+    if isinstance(entry, Damaged):
+        unknown = dict.fromkeys(("digest", "size", "modified", "details"))
+        return record | unknown | {"damaged": True, "problem": _told(entry)}
+    return record | {
+        "digest": entry.digest,
+        "size": entry.size,
+        "modified": entry.modified,
+        "details": entry.details,
+        "damaged": False,
+        "problem": problem(entry),
     }
+
+
+def _told(entry: Damaged) -> str:
+    return SHORT.get(entry.error.reason) or _brief(entry.error, str(entry.name))
 
 
 def problem(model: StoredModel) -> str | None:
@@ -75,7 +91,10 @@ def problem(model: StoredModel) -> str | None:
     if family and family != ARCHITECTURE:
         return f"its architecture is {family:.40}; wgemma runs {ARCHITECTURE} only"
     try:
-        return _problem_of(model.files)
+        if why := _problem_of(model.files):
+            return why
+        model.check_blobs()
+        return None
     except StoreError as error:
         return SHORT.get(error.reason) or _brief(error, str(model.name))
 
@@ -94,6 +113,7 @@ def _problem_of(files: Path | tuple[Path, ...]) -> str | None:
 def _brief(error: Error, name: str) -> str:
     """The first sentence, about "it"."""
     told = str(error).partition(". ")[0].rstrip(".")
+    told = re.sub(rf"\bthe (\w+) of {re.escape(name)}", r"its \1", told)
     return told.removeprefix(f"{name}: ") if told.startswith(f"{name}: ") else told.replace(name, "it", 1)
 
 

@@ -1,17 +1,19 @@
-"""`wgemma verify [NAME]`: hashes a model's files and compares them with the checksums they must have.
+"""`wgemma verify [NAME | --all]`: hashes a model's files and compares them with the checksums they must have.
 
 Blobs in a store are named by their checksum; wgemma knows that of the model that comes with it.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 from wgemma.checks import counted
-from wgemma.cli.output import human_bytes, progress
+from wgemma.cli.output import clean, human_bytes, progress, sentence
 from wgemma.embedded import NAME, SHA256, embedded_model, is_embedded
-from wgemma.errors import SourceError
+from wgemma.errors import Error, SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate
 from wgemma.files.manifests import ManifestLayer
-from wgemma.files.ollama import sha256
+from wgemma.files.ollama import Damaged, StoredModel, sha256
 from wgemma.files.stores import Stores
 
 
@@ -23,16 +25,40 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         nargs="?",
         help="a stored model's name (default: the model that comes with wgemma)",
     )
+    verb.add_argument("--all", action="store_true", help="check every model on this computer")
     verb.set_defaults(do=verify)
 
 
 def verify(options: argparse.Namespace) -> int:
+    if options.all and options.model is not None:
+        raise SettingsError("--all checks every model: name none.")
+    if options.all:
+        return _verify_all()
     if options.model is None or is_embedded(options.model):
         _verify_embedded()
     elif options.model.lower().endswith(".gguf") and options.model not in Stores.find():
         raise SourceError("verify checks stored models, whose blobs are named by checksum; a plain file has none.")
     else:
-        _verify_stored(options.model)
+        _verify_stored(Stores.find().model(options.model), set())
+    return 0
+
+
+def _verify_all() -> int:
+    """Checks all models, whatever is wrong with some of them."""
+    _verify_embedded()
+    entries = Stores.find().entries()
+    damaged, intact = 0, set[Path]()
+    for entry in entries:
+        try:
+            if isinstance(entry, Damaged):
+                raise entry.error
+            _verify_stored(entry, intact)
+        except Error as error:
+            damaged += 1
+            told, name = str(error), str(entry.name)
+            print(clean(sentence(told if name in told else f"{name}: {told}")), file=sys.stderr)
+    if damaged:
+        raise StoreError(f"{damaged} of {counted(len(entries), 'stored model')} cannot be used.", "bad_digest")
     return 0
 
 
@@ -48,8 +74,8 @@ def _verify_embedded() -> None:
     print(f"{NAME} is intact: {human_bytes(size)}.")
 
 
-def _verify_stored(name: str) -> None:
-    model = Stores.find().model(name)
+def _verify_stored(model: StoredModel, intact: set[Path]) -> None:
+    """Checks a model, but for the blobs that are known to be intact."""
     total = 0
     with progress(f"hashing {model.name}", model.size) as bar:
 
@@ -58,5 +84,5 @@ def _verify_stored(name: str) -> None:
             total += amount
             bar(amount)
 
-        model.verify(advance)
+        model.verify(advance, intact)
     print(f"{model.name} is intact: {counted(len(model.blobs), 'blob')}, {human_bytes(total)}.")

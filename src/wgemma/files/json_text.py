@@ -21,7 +21,7 @@ def parse_json(data: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] 
         value = json.loads(text, object_pairs_hook=pairs, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(f"not JSON: {error.msg} at {line}column {error.colno}") from None
+        raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at {line}column {error.colno}") from None
     except RecursionError:
         raise ValueError("not JSON: nested too deeply") from None
     except ValueError as error:  # also for an integer of thousands of digits

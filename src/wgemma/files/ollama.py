@@ -7,8 +7,9 @@ the store are read.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSet
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -84,15 +85,19 @@ class Store:
         except OSError:
             return  # no store at all
 
-    def models(self) -> list["StoredModel"]:
-        """The models whose manifest and configuration can be read, for `wgemma list`."""
-        listed = []
+    def entries(self) -> list["StoredModel | Damaged"]:
+        """What is in the store, by name."""
+        found: list[StoredModel | Damaged] = []
         for name in self.names():
             try:
-                listed.append(self.model(name))
-            except StoreError:
-                continue
-        return listed
+                found.append(self.model(name))
+            except StoreError as error:
+                found.append(Damaged(self, name, error))
+        return found
+
+    def models(self) -> list["StoredModel"]:
+        """The models whose manifest and configuration can be read."""
+        return [entry for entry in self.entries() if isinstance(entry, StoredModel)]
 
     def __contains__(self, name: str) -> bool:
         """Whether a model of that name is installed, in whatever state."""
@@ -148,6 +153,15 @@ class Store:
 
 def _not_there(name: Name, store: Store) -> StoreError:
     return StoreError(f"{name} is not in {store.root}.", "not_found")
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A model whose manifest or configuration cannot be read; `error` says why."""
+
+    store: Store
+    name: Name
+    error: StoreError
 
 
 class StoredModel:
@@ -344,12 +358,30 @@ class StoredModel:
         except GgufError:
             pass
 
-    def verify(self, progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None) -> None:
-        """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
-        model itself is not there or not all of it."""
-        self.check_parts()
+    def check_blobs(self) -> None:
+        """Raises `StoreError` if a blob is missing, or larger or smaller than the manifest says."""
         for layer in self.blobs:
             path = self._path(layer)
+            size = path.stat().st_size
+            if size != layer.size:
+                told = f"{path.name} has {size} bytes, and should have {layer.size}"
+                raise StoreError(f"{self.name}: {told}. Delete it and {self._again}", "bad_digest")
+
+    def verify(
+        self,
+        progress: Callable[[ManifestLayer, int], None] = lambda layer, done: None,
+        intact: MutableSet[Path] | None = None,
+    ) -> None:
+        """Hashes every blob, calling `progress` for each piece; raises `StoreError` at the first mismatch, or if the
+        model itself is not there or not all of it. Blobs in `intact` are known to be; those that are found to be join
+        them."""
+        self.check_parts()
+        intact = set() if intact is None else intact
+        for layer in self.blobs:
+            path = self._path(layer)
+            if path in intact:
+                progress(layer, layer.size)
+                continue
             expected = _DIGEST.fullmatch(layer.digest)
             digest = sha256(path, partial(progress, layer))
             if expected is None or digest != expected[1].lower():
@@ -357,6 +389,7 @@ class StoredModel:
                     f"{path.name} is damaged: its bytes hash to {digest}. Delete it and {self._again}",
                     "bad_digest",
                 )
+            intact.add(path)
 
 
 def sha256(path: Path, progress: Callable[[int], None]) -> str:

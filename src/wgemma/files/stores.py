@@ -12,7 +12,7 @@ from pathlib import Path
 from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
-from wgemma.files.ollama import Store, StoredModel
+from wgemma.files.ollama import Damaged, Store, StoredModel
 
 VARIABLE = "WGEMMA_MODELS"
 
@@ -48,17 +48,20 @@ class Stores:
     def names(self) -> list[Name]:
         return sorted({*self.own.names(), *self.ollama.names()})
 
-    def models(self) -> list[StoredModel]:
-        """The models whose manifest and configuration can be read, by name; an unreadable store of Ollama's matters
-        only if there is no other."""
-        found = {model.name: model for model in self.own.models()}
+    def entries(self) -> list[StoredModel | Damaged]:
+        """What is in both, by name; an unreadable store of Ollama's matters only if there is no other."""
+        found = {entry.name: entry for entry in self.own.entries()}
         try:
-            others = self.ollama.models()
+            others = self.ollama.entries()
         except StoreError:
             if not found:
                 raise
             others = []
-        return sorted(({model.name: model for model in others} | found).values(), key=lambda model: model.name)
+        return sorted(({entry.name: entry for entry in others} | found).values(), key=lambda entry: entry.name)
+
+    def models(self) -> list[StoredModel]:
+        """The models whose manifest and configuration can be read, by name."""
+        return [entry for entry in self.entries() if isinstance(entry, StoredModel)]
 
     def __contains__(self, name: str) -> bool:
         return name in self.own or name in self.ollama
