@@ -14,8 +14,8 @@ from api_server import TINY
 from event_shapes import ANTHROPIC_ERROR, OLLAMA_ERROR, OPENAI_ERROR, check
 from fake_models import Garage
 from gguf_writer import write_gguf
+from wgemma.creating import create
 from wgemma.errors import StoreError
-from wgemma.files.creating import create
 from wgemma.files.keeping import put_blob
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores

@@ -1,6 +1,7 @@
 """`wgemma pull`, `rm`, `cp` and `create`, and `wgemma run` of a model that is not here."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import wgemma
 from gguf_parts import write_parts
 from pseudo_terminal import Terminal
 from registry_server import TINY, Registry, digest, serving
+from store_models import projector
 from wgemma.cli import main
 from wgemma.files.adapters import write_gguf_adapter, write_peft
 from wgemma.files.gguf import Gguf
@@ -260,6 +262,31 @@ def test_a_bad_modelfile_makes_nothing(
     assert main(["create", "mine", "-f", written(tmp_path, text)]) == 1
     assert message in capsys.readouterr().err
     assert stores.own.names() == []
+
+
+def test_what_does_not_fit_is_named_before_anything_is_copied(
+    tmp_path: Path, stores: Stores, blob: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_gguf_adapter(adapter_maker.adapter(blk__0__attn_q=adapter_maker.pair(65, 65)), tmp_path / "lora.gguf")
+    (tmp_path / "wide.gguf").write_bytes(projector(256))
+    shutil.copy(blob, tmp_path / "a.gguf")
+    for more, told in (
+        ("FROM ./wide.gguf", f"{tmp_path}/wide.gguf was made for a model 256 wide; {tmp_path}/a.gguf is 64 wide."),
+        ("ADAPTER lora.gguf", f"{tmp_path}/lora.gguf does not fit {tmp_path}/a.gguf: it changes a blk.0.attn_q.weight"),
+    ):
+        assert main(["create", "mine", "-f", written(tmp_path, f"FROM ./a.gguf\n{more}\n")]) == 1
+        assert capsys.readouterr().err.startswith(f"wgemma: {told}")
+        assert not stores.own.root.exists()
+
+
+def test_a_model_that_cannot_be_named_leaves_no_copy(
+    tmp_path: Path, stores: Stores, blob: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(blob, tmp_path / "a.gguf")
+    (stores.own.root / "manifest.partial").mkdir(parents=True)  # in the manifest's way
+    assert main(["create", "mine", "-f", written(tmp_path, "FROM ./a.gguf\n")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert list((stores.own.root / "blobs").iterdir()) == []
 
 
 def test_a_missing_modelfile_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 from store_models import reason
+from wgemma.creating import create
 from wgemma.files.copying import copy, delete
-from wgemma.files.creating import create
 from wgemma.files.names import Name
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores

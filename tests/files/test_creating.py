@@ -5,19 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from adapter_maker import adapter, pair
 from gguf_parts import cut
 from gguf_writer import write_gguf
-from store_models import made, put, reason
+from store_models import made, projector, put, reason
+from wgemma.creating import create
 from wgemma.errors import Error, StoreError
+from wgemma.files import keeping
+from wgemma.files.adapters import write_gguf_adapter
 from wgemma.files.copying import copy
-from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 from wgemma.loaded import prompt_style
 
-TOWERS = write_gguf({"general.architecture": "clip", "clip.has_audio_encoder": True})
+TOWERS = projector(64)
 
 
 def test_a_model_is_built_upon_another(stores: Stores) -> None:
@@ -139,3 +142,67 @@ def test_a_manifest_is_json_that_ollama_can_read(stores: Stores) -> None:
         "application/vnd.ollama.image.model",
         "application/vnd.ollama.image.system",
     }
+
+
+# -- what fails leaves nothing behind
+
+
+def blobs(stores: Stores) -> set[str]:
+    folder = stores.own.root / "blobs"
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_who_leaves_while_a_model_is_made_leaves_no_blobs(stores: Stores) -> None:
+    for steps in (create("mine", Recipe(base="gemma4:tiny")), copy("gemma4:tiny", "mine")):
+        while next(steps)["status"] != "writing manifest":
+            pass
+        assert len(blobs(stores)) >= 2
+        steps.close()
+        assert blobs(stores) == set() and stores.own.names() == []
+
+
+def test_what_was_there_before_stays(stores: Stores) -> None:
+    model = stores.ollama.model("gemma4:tiny")
+    put(stores, model.model.read_bytes())
+    before = blobs(stores)
+    (stores.own.root / "manifest.partial").mkdir()  # in the manifest's way
+    for work in (create("mine", Recipe(base="gemma4:tiny", system="x")), copy("gemma4:tiny", "mine")):
+        assert reason(work) == "not_written"
+        assert blobs(stores) == before
+
+
+def test_what_others_need_meanwhile_stays(stores: Stores) -> None:
+    steps = create("mine", Recipe(base="gemma4:tiny"))
+    while next(steps)["status"] != "writing manifest":
+        pass
+    config, layer = stores.ollama.model("gemma4:tiny").blobs[:2]
+    made("other", Recipe(files={"x": layer.digest}))
+    with keeping.holding(stores.own, config.digest):
+        steps.close()
+        assert keeping.has_blob(stores.own, config.digest)
+    stores.own.model("other").verify()
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_a_projector_must_fit_the_model(stores: Stores, blob: Path, width: int) -> None:
+    recipe = Recipe(files={"a.gguf": put(stores, blob.read_bytes()), "mm.gguf": put(stores, projector(width))})
+    if width == 64:
+        made("mine", recipe)
+        return
+    with pytest.raises(StoreError, match=r"^mm.gguf was made for a model 256 wide; a.gguf is 64 wide\.") as caught:
+        list(create("mine", recipe))
+    assert caught.value.reason == "bad_recipe" and stores.own.names() == []
+
+
+def test_an_adapter_must_fit_the_model(stores: Stores, blob: Path, tmp_path: Path) -> None:
+    with Gguf.open(blob) as gguf:
+        columns, rows = gguf.tensor("blk.0.attn_q.weight").shape
+    digests = []
+    for width in (columns, columns + 1):
+        path = tmp_path / f"{width}.gguf"
+        write_gguf_adapter(adapter(blk__0__attn_q=pair(width, rows)), path)
+        digests.append(put(stores, path.read_bytes()))
+    assert made("mine", Recipe(base="gemma4:tiny", adapters={"lora": digests[0]})).adapters
+    with pytest.raises(StoreError, match=r"^lora does not fit gemma4:tiny: it changes a blk.0.attn_q.weight of"):
+        list(create("other", Recipe(base="gemma4:tiny", adapters={"lora": digests[1]})))
+    assert "other" not in stores.own

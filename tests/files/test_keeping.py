@@ -100,7 +100,7 @@ def test_a_file_is_kept_with_progress_that_ends(stores: Stores, tmp_path: Path) 
     path.write_bytes(b"x" * (3 << 20))
     for _ in range(2):  # the second time it is there
         heard.clear()
-        keeping.keep_file(stores.own, path, heard.append)
+        keeping.keep_file(stores.own, path, set(), heard.append)
         assert sum(heard) == 2 * path.stat().st_size
 
 

@@ -12,8 +12,8 @@ from fake_models import Garage
 from gguf_parts import write_parts
 from registry_server import digest
 from registry_server import serving as registry_serving
+from wgemma.creating import create
 from wgemma.errors import DeviceError, OutOfMemory
-from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.recipes import Recipe
 from wgemma.serve.ask import Ask, Transcribe, Whole

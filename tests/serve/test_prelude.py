@@ -7,7 +7,7 @@ import pytest
 from ollama import Client
 
 from api_server import TINY, Api, serving
-from wgemma.files.creating import create
+from wgemma.creating import create
 from wgemma.files.modelfile import parse_modelfile
 from wgemma.files.recipes import Recipe
 

@@ -11,9 +11,10 @@ import pytest
 
 from gguf_parts import write_parts
 from gguf_writer import write_gguf
+from store_models import projector
+from wgemma.creating import create
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error
-from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import put_blob
 from wgemma.files.ollama import Store
@@ -110,9 +111,8 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
         offer_of(str(path))
 
 
-def test_a_projector_is_offered_beside_its_model(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    towers = write_gguf({"general.architecture": "clip"}, {"v.patch_embd.weight": ("F32", (4,), None)})
-    model = write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)})
+def test_a_projector_is_offered_beside_its_model(blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, towers = blob.read_bytes(), projector(64)
     monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
     stores = Stores.find()
     digests = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in (model, towers)]
@@ -122,5 +122,5 @@ def test_a_projector_is_offered_beside_its_model(store: Path, tmp_path: Path, mo
     (offer,) = stored_offers(stores.own)
     record = offer.record()
     assert record["projector"] == "models/mine-latest-mmproj.gguf" and record["url"] == "models/mine-latest.gguf"
-    assert record["capabilities"] == ["completion", "vision", "tools", "thinking"]
+    assert record["capabilities"] == ["completion", "vision", "audio", "tools", "thinking"]
     assert offer.files["mine-latest-mmproj.gguf"].path.read_bytes() == towers

@@ -1,7 +1,9 @@
 """`wgemma create NAME -f Modelfile`: makes a model of another one or of files, with settings of its own."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import TemporaryDirectory
@@ -9,22 +11,21 @@ from tempfile import TemporaryDirectory
 from wgemma.cli.following import follow
 from wgemma.cli.output import progress
 from wgemma.cli.pull import offer
+from wgemma.creating import check_fit, create
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
-from wgemma.files.adapters import fitting_adapter, open_adapter, write_gguf_adapter
-from wgemma.files.creating import create
+from wgemma.files.adapters import open_adapter, write_gguf_adapter
+from wgemma.files.bases import read_files
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import keep_file
+from wgemma.files.keeping import keep_file, undone_on_failure
 from wgemma.files.locate import locate
 from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
-from wgemma.files.names import Name
+from wgemma.files.ollama import Store
 from wgemma.files.parts import part_names
 from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file
-from wgemma.files.recipes import Recipe
-from wgemma.files.registry import FAMILY
-from wgemma.files.stores import Stores
-from wgemma.model.config import Config, find_tensors
+from wgemma.files.recipes import Recipe, check_settings
+from wgemma.files.stores import Stores, new_name
 from wgemma.sync import run
 
 
@@ -37,22 +38,19 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def create_model(options: argparse.Namespace) -> int:
-    name, stores = Name.parse(options.model), Stores.find()
+    name, stores = new_name(options.model), Stores.find()
     path = user_path(options.file)
     with regular_file(path, MAX_MODELFILE) as file:
         said = parse_modelfile(file.read().decode(errors="replace"))
+    recipe = Recipe(None, {}, {}, said.system, said.parameters, said.messages, said.licenses)
+    check_settings(recipe)
     folder = path.absolute().parent
     base, files = _bases(said.bases, folder, stores, ask=not options.json)
-    recipe = Recipe(
-        base=base,
-        files=_kept(files, stores),
-        adapters=_adapters(said.adapters, folder, stores, base, files),
-        system=said.system,
-        parameters=said.parameters,
-        messages=said.messages,
-        licenses=said.licenses,
-    )
-    follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
+    with TemporaryDirectory() as scratch, undone_on_failure(stores.own) as added:
+        adapters = _converted([_path(text, folder) for text in said.adapters], base, files, Path(scratch))
+        kept = _kept([*files, *adapters], stores.own, added)
+        recipe = replace(recipe, base=base, files=_named(files, kept), adapters=_named(adapters, kept))
+        follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
     if not options.json:
         print(f"{name} is ready. `wgemma run {name}` starts it.")
     return 0
@@ -87,32 +85,33 @@ def _parts(path: Path) -> Iterator[Path]:
     yield from (path.with_name(name) for name in names)
 
 
-def _kept(files: Sequence[Path], stores: Stores) -> dict[str, str]:
-    """Copies the files into the store: names → digests."""
+def _converted(adapters: Sequence[Path], base: str | None, files: Sequence[Path], folder: Path) -> list[Path]:
+    """The adapters as GGUF files in a folder. Raises if a file is none that a model is made of, or does not fit."""
+    if base is not None:
+        found = locate(base).model
+        model, projectors = list(found) if isinstance(found, tuple) else [Path(found)], list[Path]()
+    else:
+        read = read_files(str(files[0]), files)
+        model, projectors = read.model, read.projectors
+    with ExitStack() as opened:
+        heads = []
+        for path in adapters:
+            heads.append(open_adapter(path))
+            opened.callback(heads[-1].close)
+        check_fit(model, projectors, heads)
+        converted = [folder / f"{i}.gguf" for i in range(len(heads))]
+        for head, path in zip(heads, converted, strict=True):
+            write_gguf_adapter(run(head.read()), path)
+        return converted
+
+
+def _kept(files: Sequence[Path], store: Store, added: set[str]) -> dict[Path, str]:
+    """Copies the files into the store; their digests."""
     if not files:
         return {}
     with progress("copying", 2 * sum(path.stat().st_size for path in files)) as bar:  # hashed, then copied
-        return {str(path): keep_file(stores.own, path, bar) for path in files}
+        return {path: keep_file(store, path, added, bar) for path in files}
 
 
-def _adapters(
-    named: Sequence[str], folder: Path, stores: Stores, base: str | None, files: Sequence[Path]
-) -> dict[str, str]:
-    """Copies the adapters into the store, as GGUF; raises if one does not fit the model."""
-    if not named:
-        return {}
-    model = locate(base).model if base is not None else next(filter(_is_model, files), files[0])
-    with Gguf.open(model) as gguf, TemporaryDirectory() as scratch:
-        tensors = find_tensors(Config.from_gguf(gguf), gguf.tensors)
-        kept = {}
-        for i, text in enumerate(named):
-            adapter = run(fitting_adapter(tensors, open_adapter(str(_path(text, folder))), None))
-            converted = Path(scratch) / f"{i}.gguf"
-            write_gguf_adapter(adapter, converted)
-            kept[text] = keep_file(stores.own, converted)
-        return kept
-
-
-def _is_model(path: Path) -> bool:
-    with Gguf.open_part(path) as gguf:
-        return gguf.metadata.get("general.architecture") == FAMILY
+def _named(files: Sequence[Path], digests: Mapping[Path, str]) -> dict[str, str]:
+    return {str(path): digests[path] for path in files}

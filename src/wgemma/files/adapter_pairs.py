@@ -145,17 +145,17 @@ def gathered(
     return OpenAdapter(name, {tensor: pairs[tensor] for tensor in sorted(pairs, key=order)}, alpha, base, close)
 
 
-def check_fits(adapter: AdapterFile | OpenAdapter, tensors: Mapping[str, Tensor]) -> None:
+def check_fits(adapter: AdapterFile | OpenAdapter, tensors: Mapping[str, Tensor], model: str = "this model") -> None:
     """Raises `AdapterError` if the model lacks a matrix the adapter changes, or has it in another shape."""
     for name, pair in adapter.pairs.items():
         tensor = tensors.get(name)
         if tensor is None and name == OUTPUT:
             tensor = tensors.get(EMBEDDING)  # one table serves as both
         if tensor is None:
-            raise AdapterError(f"{adapter.name} changes {name}, which this model does not have{_why(name, tensors)}.")
+            raise AdapterError(f"{adapter.name} changes {name}, which {model} does not have{_why(name, tensors)}.")
         if tensor.shape != pair.shape:
             raise AdapterError(
-                f"{adapter.name} does not fit this model: it changes a {name} of shape {list(pair.shape)}, "
+                f"{adapter.name} does not fit {model}: it changes a {name} of shape {list(pair.shape)}, "
                 f"but the model's is {list(tensor.shape)}."
             )
         most = pair.columns if name in (EMBEDDING, OUTPUT) else max(pair.columns, pair.rows)

@@ -2,29 +2,31 @@
 
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
-from wgemma.files.creating import create
+from wgemma.files.bases import embedded_base, stored_base
 from wgemma.files.events import Work
-from wgemma.files.keeping import drop_manifest, keep_manifest
-from wgemma.files.layers import normal, taken_over
+from wgemma.files.keeping import drop_manifest, keep_manifest, undone_on_failure
+from wgemma.files.layers import as_json, manifest_of, normal
 from wgemma.files.names import Name
-from wgemma.files.recipes import Recipe
-from wgemma.files.stores import Stores, refuse_embedded
+from wgemma.files.stores import Stores, new_name, refuse_embedded
 
 
 def copy(source: str, target: str, stores: Stores | None = None) -> Work:
-    """Gives a model of either store another name in wgemma's."""
+    """Gives a model of either store, or the embedded one, another name in wgemma's."""
     stores = stores or Stores.find()
-    name = Name.parse(target)
-    refuse_embedded(target, "choose another name")
+    name = new_name(target)
     if is_embedded(source):
-        yield from create(target, Recipe(source), stores)
-        return
-    model = stores.model(source)
-    model.check_parts()
-    layers = [normal(layer) for layer in model.blobs]
-    yield from taken_over(stores, model, layers)
-    yield {"status": "writing manifest"}
-    keep_manifest(stores.own, name, model.manifest_bytes, layers)
+        base = embedded_base()
+        texts = [as_json(base.config), *base.texts]
+        manifest, layers = manifest_of(texts[0], base.layers)
+    else:
+        model = stores.model(source)
+        model.check_parts()
+        base, texts = stored_base(model), []
+        manifest, layers = model.manifest_bytes, [normal(layer) for layer in model.blobs]
+    with undone_on_failure(stores.own) as added:
+        yield from base.bring(stores, added)
+        yield {"status": "writing manifest"}
+        keep_manifest(stores.own, name, manifest, layers, texts)
     yield {"status": "success"}
 
 

@@ -63,9 +63,11 @@ class Blob:
         return {"status": f"{verb} {self.short}", "digest": self.digest, "total": self.size, "completed": completed}
 
 
-def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store] = ()) -> Iterator[dict[str, Any]]:
-    """Gets all blobs, from `others` if they have them; yields reports. Closing the iterator stops the downloads, and
-    the next call goes on from there."""
+def fetch(
+    store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store] = (), added: set[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Gets all blobs, from `others` if they have them; yields reports. Those that were not here join `added`. Closing
+    the iterator stops the downloads, and the next call goes on from there."""
     check_folders(store)
     missing = [blob for blob in blobs if not has_blob(store, blob.digest, blob.size)]
     begun = {blob.digest: size_of(partial_place(store, blob.digest)) or 0 for blob in missing}
@@ -77,7 +79,7 @@ def fetch(store: Store, blobs: Sequence[Blob], what: str, others: Sequence[Store
             is_held(lock_place(store, blob.digest))  # removes what a killed pull left
         report = blob.report(min(begun.get(blob.digest, blob.size), blob.size))
         yield report
-    crew = _Crew(store, missing, others)
+    crew = _Crew(store, missing, others, set() if added is None else added)
     try:
         yield from crew.reports(report)
     finally:
@@ -91,9 +93,10 @@ class _Stopped(Exception):
 class _Crew:
     """Threads that share a list of blobs. They are daemons: the program may end while one waits for a server."""
 
-    def __init__(self, store: Store, blobs: Sequence[Blob], others: Sequence[Store]) -> None:
+    def __init__(self, store: Store, blobs: Sequence[Blob], others: Sequence[Store], added: set[str]) -> None:
         self._store = store
         self._others = others
+        self._added = added
         self._left = len(blobs)
         self._jobs: SimpleQueue[Blob] = SimpleQueue()
         for blob in blobs:
@@ -138,14 +141,18 @@ class _Crew:
 
     def _get(self, blob: Blob) -> None:
         with writing(f"a blob in {self._store.root}"), holding(self._store, blob.digest, self._waiter(blob)):
-            if not has_blob(self._store, blob.digest, blob.size) and not self._adopted(blob):
-                if blob.url is None:
-                    raise StoreError(f"the blob {blob.digest} is missing or damaged.", "missing_blob")
-                _Download(self._store, blob, blob.url, self._reporter(blob)).run()
+            if not has_blob(self._store, blob.digest, blob.size):
+                self._bring(blob)
+                self._added.add(blob.digest)
         self._told.put(blob.report(blob.size))
 
-    def _adopted(self, blob: Blob) -> bool:
-        return any(adopt(self._store, other, blob.digest, blob.size, self._reporter(blob)) for other in self._others)
+    def _bring(self, blob: Blob) -> None:
+        for other in self._others:
+            if adopt(self._store, other, blob.digest, blob.size, self._reporter(blob)):
+                return
+        if blob.url is None:
+            raise StoreError(f"the blob {blob.digest} is missing or damaged.", "missing_blob")
+        _Download(self._store, blob, blob.url, self._reporter(blob)).run()
 
     def _reporter(self, blob: Blob) -> "_Reporter":
         return _Reporter(blob, self._told, self._stop)

@@ -87,6 +87,13 @@ def touch_blob(store: Store, digest: str) -> None:
         os.utime(blob_place(store, digest))
 
 
+def existing(store: Store, digest: str) -> Path:
+    """Where a blob is that must be there."""
+    if not has_blob(store, digest):
+        raise StoreError(f"the blob {digest} is not in the store. Send it first.", "missing_blob")
+    return blob_place(store, digest)
+
+
 def size_of(path: Path) -> int | None:
     """The size of a regular file; None if there is none."""
     try:
@@ -217,17 +224,19 @@ def keep_bytes(store: Store, data: bytes) -> str:
     return digest
 
 
-def keep_file(store: Store, path: Path, progress: Callable[[int], None] = lambda nbytes: None) -> str:
-    """Keeps a copy of a file, and returns its digest, which is read first: it says whether a copy is needed. `progress`
-    is called with the size of every piece, in all twice the file's."""
+def keep_file(store: Store, path: Path, added: set[str], progress: Callable[[int], None] = lambda nbytes: None) -> str:
+    """Keeps a copy of a file, and returns its digest, which is read first: it says whether a copy is needed. If so, it
+    joins `added`. `progress` is called with the size of every piece, in all twice the file's."""
     digest = f"sha256:{sha256(path, progress)}"
     size = path.stat().st_size
     if has_blob(store, digest, size):
         progress(size)
         return digest
     check_space(store, size, path.name)
-    with path.open("rb") as file:
-        put_blob(store, digest, _pieces(file, progress))
+    with path.open("rb") as file, writing(f"a blob in {store.root}"), holding(store, digest):
+        if not has_blob(store, digest, size):  # another process may have brought it
+            _fill(store, digest, _pieces(file, progress))
+            added.add(digest)
     return digest
 
 
@@ -295,30 +304,55 @@ def check_space(store: Store, needed: int, what: str) -> None:
         )
 
 
+@contextmanager
+def undone_on_failure(store: Store) -> Iterator[set[str]]:
+    """For work that brings blobs before a manifest names them, and puts their digests into this set. If it fails, they
+    are deleted, except those that a model needs or another process holds."""
+    added: set[str] = set()
+    try:
+        yield added
+    except BaseException:
+        with suppress(Error):
+            if added:
+                with changing(store):
+                    _drop_blobs(store, added)
+        raise
+
+
 # -- manifests
 
 
 def keep_manifest(
     store: Store, name: Name, manifest: bytes, blobs: Sequence[ManifestLayer], texts: Iterable[bytes] = ()
 ) -> None:
-    """Writes a manifest and the blobs `texts`; raises `StoreError` unless all the others it names are there. Blobs that
-    only the manifest it replaces has named are deleted."""
+    """Writes a manifest and those of the blobs `texts` that it names; raises `StoreError` unless all others are there.
+    Blobs that only the manifest it replaces has named are deleted."""
     with changing(store):
-        for text in texts:
-            keep_bytes(store, text)
+        named = {blob.digest for blob in blobs}
+        given = {digest: text for text in texts if (digest := digest_of(text)) in named}
         for blob in blobs:
-            if not has_blob(store, blob.digest, blob.size):
+            if blob.digest not in given and not has_blob(store, blob.digest, blob.size):
                 raise StoreError(f"{name} needs the blob {blob.digest}, which is not in the store.", "missing_blob")
-        path = store.manifest(name)
-        before = _digests(path)
-        draft = store.root / "manifest.partial"
-        with _fresh(draft) as file:
-            file.write(manifest)
-            settle(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.replace(path)
-        settle_folder(path.parent)
+        before = _digests(store.manifest(name))
+        new = {digest for digest in given if not has_blob(store, digest)}
+        try:
+            for text in given.values():
+                keep_bytes(store, text)
+            _put_manifest(store, name, manifest)
+        except BaseException:
+            _drop_blobs(store, new)
+            raise
         _drop_blobs(store, before)
+
+
+def _put_manifest(store: Store, name: Name, manifest: bytes) -> None:
+    draft, path = store.root / "manifest.partial", store.manifest(name)
+    with _fresh(draft) as file:
+        file.write(manifest)
+        settle(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.replace(path)
+    settle_folder(path.parent)
 
 
 def drop_manifest(store: Store, name: Name) -> None:
@@ -364,7 +398,8 @@ def _needed(store: Store) -> set[str]:
     """The digests that manifests name; raises `OSError` or `ValueError` if one cannot be read."""
 
     def unreadable(error: OSError) -> None:
-        raise error
+        if not isinstance(error, FileNotFoundError):  # no manifests, no needs
+            raise error
 
     needed: set[str] = set()
     for _, path in store.manifests(unreadable):

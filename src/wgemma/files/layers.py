@@ -2,32 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from wgemma.errors import StoreError
-from wgemma.files.events import Work
-from wgemma.files.fetching import Blob, fetch
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import blob_place, checked_digest, digest_of, has_blob
+from wgemma.files.keeping import checked_digest, digest_of
 from wgemma.files.manifests import LAYER, MAX_LAYERS, ManifestLayer
 from wgemma.files.names import Name
-from wgemma.files.ollama import MAX_TEXT, Store, StoredModel
+from wgemma.files.ollama import MAX_TEXT
 from wgemma.files.registry import FAMILY
-from wgemma.files.stores import Stores
 
 CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
-def existing(store: Store, digest: str) -> str:
-    if not has_blob(store, digest):
-        raise StoreError(f"the blob {digest} is not in the store. Send it first.", "missing_blob")
-    return str(blob_place(store, digest))
-
-
-def file_layer(store: Store, kind: str, digest: str) -> ManifestLayer:
-    existing(store, checked_digest(digest))
-    return ManifestLayer(kind, digest, blob_place(store, digest).stat().st_size, None)
+def file_layer(kind: str, digest: str, path: Path) -> ManifestLayer:
+    return ManifestLayer(kind, digest, path.stat().st_size, None)
 
 
 def text_layer(kind: str, text: bytes) -> ManifestLayer:
@@ -40,12 +31,6 @@ def normal(layer: ManifestLayer) -> ManifestLayer:
     return ManifestLayer(layer.kind, digest, layer.size, layer.parent)
 
 
-def taken_over(stores: Stores, model: StoredModel, layers: Sequence[ManifestLayer]) -> Work:
-    """Makes sure that the blobs of a model are in wgemma's store."""
-    blobs = [Blob(None, layer.digest, layer.size) for layer in layers]
-    yield from fetch(stores.own, blobs, str(model.name), [model.store])
-
-
 def check_layers(name: Name, layers: Sequence[ManifestLayer]) -> None:
     """Raises `StoreError` for more than a reader takes: what a model is built upon counts, too."""
     if len(layers) > MAX_LAYERS:
@@ -53,6 +38,10 @@ def check_layers(name: Name, layers: Sequence[ManifestLayer]) -> None:
         raise StoreError(reason, "bad_recipe")
     if sum(layer.size for layer in layers if layer.kind == "license") > MAX_TEXT:
         raise StoreError(f"{name} would have more than {MAX_TEXT >> 20} MiB of licenses.", "bad_recipe")
+
+
+def is_projector(gguf: Gguf) -> bool:
+    return gguf.metadata.get("general.architecture") == "clip"
 
 
 def is_adapter(gguf: Gguf) -> bool:

@@ -6,8 +6,10 @@ from typing import Any
 
 from wgemma.errors import StoreError
 from wgemma.files.keeping import checked_digest
+from wgemma.files.layers import as_json
 from wgemma.files.manifests import MAX_LAYERS, PARAMS, ROLES, is_kind, is_message
 from wgemma.files.modelfile import is_no_template
+from wgemma.files.ollama import MAX_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,20 @@ class Recipe:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     messages: Sequence[Mapping[str, Any]] = ()
     licenses: Sequence[str] = ()
+
+    def texts(self, params: Mapping[str, Any]) -> dict[str, list[bytes]]:
+        """The contents of the layers that it asks for, by their kind; `params` are those of its base. An empty text
+        takes the base's away."""
+        texts = {}
+        if self.system is not None:
+            texts["system"] = [self.system.encode()] if self.system else []
+        if self.parameters:
+            texts["params"] = [as_json({**params, **self.parameters})]
+        if self.messages:
+            texts["messages"] = [as_json([dict(message) for message in self.messages])]
+        if self.licenses:
+            texts["license"] = [text.encode() for text in self.licenses if text]
+        return texts
 
 
 def recipe_from(fields: Mapping[str, Any]) -> Recipe:
@@ -62,7 +78,8 @@ def _digests(fields: Mapping[str, Any], key: str) -> dict[str, str]:
     return {str(name): checked_digest(digest) for name, digest in value.items()}
 
 
-def check_recipe(recipe: Recipe) -> None:
+def check_settings(recipe: Recipe) -> None:
+    """Raises `StoreError` for settings and texts that no model can have."""
     for key, value in recipe.parameters.items():
         if key not in PARAMS:
             raise StoreError(f"there is no parameter {key!r:.80}. There are {', '.join(sorted(PARAMS))}.", "bad_recipe")
@@ -74,3 +91,6 @@ def check_recipe(recipe: Recipe) -> None:
                 f"the message {dict(message)!r:.80} must have a role ({', '.join(ROLES)}) and a text as its content."
             )
             raise StoreError(reason, "bad_recipe")
+    for kind, contents in recipe.texts({}).items():
+        if sum(map(len, contents)) > MAX_TEXT:
+            raise StoreError(f"{kind} is larger than {MAX_TEXT >> 20} MiB.", "bad_recipe")

@@ -98,6 +98,13 @@ class Stores:
         return f"{name} is not on this computer. {hint}`wgemma list` shows what is; `wgemma pull {name}` gets it."
 
 
+def new_name(text: str) -> Name:
+    """The name of a model to be made; raises `StoreError` for the embedded one's, and for what is none."""
+    name = Name.parse(text)
+    refuse_embedded(text, "choose another name")
+    return name
+
+
 def refuse_embedded(text: str, what: str) -> None:
     """Raises `StoreError` for the embedded model, which is in neither store; `what` says what follows from that."""
     if is_embedded(text):

@@ -1,8 +1,8 @@
 """Ollama's addresses that change the store: pull, create, copy, delete and blobs.
 
-The work is done in `files`, in threads of its own: it may wait long for a network or for a client. Models come
-from Ollama's registry, from Hugging Face and from the hosts that `Settings.registries` names; a request cannot send the
-server anywhere else. Ollama's own store is only read.
+The work is done in threads of its own, for it may wait long for a network or for a client. Models come from Ollama's
+registry, from Hugging Face and from the hosts that `Settings.registries` names; a request cannot send the server
+anywhere else. Ollama's own store is only read.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from wgemma.creating import create
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import hub
 from wgemma.files.copying import copy, delete
-from wgemma.files.creating import create
 from wgemma.files.events import Event, Work
 from wgemma.files.keeping import check_space, checked_digest, has_blob, put_blob, touch_blob
 from wgemma.files.names import DEFAULT_HOST, Name

@@ -1,0 +1,80 @@
+"""Makes models of others or of files, with settings of their own.
+
+All that can be checked is checked before anything is copied, and what was copied goes if it fails all the same.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from wgemma.engine.towers import Towers
+from wgemma.errors import AdapterError, ModelError, StoreError
+from wgemma.files.adapters import OpenAdapter, check_fits, open_adapter
+from wgemma.files.bases import Base, find_base
+from wgemma.files.events import Work
+from wgemma.files.gguf import Gguf
+from wgemma.files.keeping import checked_digest, existing, keep_manifest, undone_on_failure
+from wgemma.files.layers import as_json, check_layers, file_layer, manifest_of, text_layer
+from wgemma.files.ollama import Store
+from wgemma.files.recipes import Recipe, check_settings
+from wgemma.files.stores import Stores, new_name
+from wgemma.model.config import Config, find_tensors
+
+
+def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
+    """Makes a model of another one or of files, with settings of its own."""
+    stores = stores or Stores.find()
+    name = new_name(text)
+    if (recipe.base is None) == (not recipe.files):
+        raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
+    check_settings(recipe)
+    base = find_base(name, recipe, stores)
+    _check_blobs(base, recipe, stores.own)
+    config, texts = as_json(base.config), recipe.texts(base.params)
+    contents = [(kind, content) for kind, some in texts.items() for content in some]
+    layers = [
+        *(layer for layer in base.layers if layer.kind == "license" or layer.kind not in texts),  # licenses add up
+        *(file_layer("adapter", digest, existing(stores.own, digest)) for digest in recipe.adapters.values()),
+        *(text_layer(kind, content) for kind, content in contents),
+    ]
+    check_layers(name, layers)
+    manifest, named = manifest_of(config, layers)
+    with undone_on_failure(stores.own) as added:
+        yield from base.bring(stores, added)
+        for layer in layers:
+            yield {"status": f"using existing layer {layer.digest}"}
+        yield {"status": "writing manifest"}
+        keep_manifest(stores.own, name, manifest, named, [config, *base.texts, *(content for _, content in contents)])
+    yield {"status": "success"}
+
+
+def check_fit(files: Sequence[Path], projectors: Sequence[Path], adapters: Sequence[OpenAdapter]) -> None:
+    """Raises `ModelError` or `AdapterError` unless these projectors and adapters fit the model in these files, just as
+    loading it does."""
+    if not projectors and not adapters:
+        return
+    with ExitStack() as opened:
+        model, *others = [opened.enter_context(Gguf.open(one)) for one in (files, *projectors)]
+        config, name = Config.from_gguf(model), model.source.name
+        Towers(name, config.width, model, others)
+        for adapter in adapters:
+            check_fits(replace(adapter, name=adapter.where), find_tensors(config, model.tensors), name)
+
+
+def _check_blobs(base: Base, recipe: Recipe, store: Store) -> None:
+    """`check_fit` for blobs, which are called as in the recipe."""
+    given = [*recipe.files.items(), *recipe.adapters.items()]
+    places = {str(existing(store, checked_digest(digest))): name for name, digest in given}
+    try:
+        with ExitStack() as opened:
+            adapters = []
+            for digest in recipe.adapters.values():
+                adapters.append(open_adapter(existing(store, digest)))
+                opened.callback(adapters[-1].close)
+            check_fit(base.files, base.projectors, adapters)
+    except (AdapterError, ModelError) as error:
+        sentence = str(error).replace(str(base.files[0]), recipe.base) if recipe.base else str(error)
+        for path, name in places.items():
+            sentence = sentence.replace(path, f"{name:.80}")
+        raise StoreError(sentence, "bad_recipe") from None
