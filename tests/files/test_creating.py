@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import wgemma
 from adapter_maker import adapter, pair
 from gguf_parts import cut
 from gguf_writer import write_gguf
@@ -39,6 +40,22 @@ def test_a_model_is_built_upon_another(stores: Stores) -> None:
     found = locate("mine")
     assert found.system == "Be brief." and found.params["top_k"] == 3
     assert made("plain", Recipe(base="mine", system="")).system is None
+
+
+def test_every_setting_that_a_model_is_made_with_runs(stores: Stores) -> None:
+    for key, values in {
+        "top_k": (-1, 0, 7, 64.0),
+        "temperature": (0, 100),
+        "num_ctx": (64, 1 << 40),
+        "num_predict": (-2, -1, 0, 3),
+        "repeat_last_n": (-1, 0),
+        "seed": (-1, 7),
+        "stop": ("x", ["x"], []),
+    }.items():
+        for value in values:
+            made("mine", Recipe(base="gemma4:tiny", parameters={key: value}))
+            with wgemma.load("mine", device="reference") as model:
+                assert model.generate("Hi", max_tokens=1).text is not None
 
 
 def test_a_model_is_made_of_files(stores: Stores, blob: Path) -> None:
@@ -85,6 +102,10 @@ def test_a_model_is_made_of_parts(stores: Stores, blob: Path) -> None:
         (Recipe(base="gemma4:tiny", parameters={"heat": 5}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", parameters={"temperature": "hot"}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", parameters={"temperature": float("nan")}), "bad_recipe"),
+        (Recipe(base="gemma4:tiny", parameters={"temperature": -1}), "bad_recipe"),
+        (Recipe(base="gemma4:tiny", parameters={"repeat_penalty": 0}), "bad_recipe"),
+        (Recipe(base="gemma4:tiny", parameters={"num_ctx": 0}), "bad_recipe"),
+        (Recipe(base="gemma4:tiny", parameters={"stop": ["a", ""]}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", messages=[{"role": "robot", "content": "x"}]), "bad_recipe"),
         (Recipe(base="gemma4:tiny", messages=[{"role": "user"}]), "bad_recipe"),
     ],

@@ -63,6 +63,10 @@ def test_texts_are_read_as_ollama_writes_them(text: str, system: str) -> None:
     assert parse_modelfile(f"\ufeffFROM x\n{text}").system == system
 
 
+def test_a_negative_top_k_stands_for_all_tokens() -> None:
+    assert parse_modelfile("FROM x\nPARAMETER top_k -1").parameters == {"top_k": -1}
+
+
 def test_a_message_may_go_over_several_lines() -> None:
     said = parse_modelfile('FROM x\nMESSAGE user "one\ntwo"\nMESSAGE assistant three')
     assert said.messages == [{"role": "user", "content": "one\ntwo"}, {"role": "assistant", "content": "three"}]
@@ -77,7 +81,15 @@ def test_a_message_may_go_over_several_lines() -> None:
         ("FROM x\nTEMPLATE {{ .System }}", "line 2 .*wgemma renders Gemma's prompts itself and runs no templates"),
         ("FROM x\n\nCMD 1", "line 3 .*CMD is not supported. There are FROM"),
         ("FROM x\nRENDERER llama", "RENDERER is not supported"),
-        ("FROM x\nPARAMETER heat 5", "there is no parameter 'heat'. There are frequency_penalty"),
+        ("FROM x\nPARAMETER heat 5", "line 2 .*there is no parameter 'heat'. Known: frequency_penalty"),
+        ("FROM x\nPARAMETER temprature 5", "there is no parameter 'temprature'. Did you mean temperature?"),
+        ("FROM x\nPARAMETER temperature -1", "line 2 .*temperature is -1.0; it must be a number from 0 to 100"),
+        ("FROM x\nPARAMETER temperature nan", "temperature is nan; it must be a number"),
+        ("FROM x\nPARAMETER top_p 7", "top_p is 7.0; it must be a number from 0 to 1"),
+        ("FROM x\nPARAMETER min_p inf", "min_p is inf; it must be a number"),
+        ("FROM x\nPARAMETER num_ctx 0", "num_ctx is 0; it must be a whole number of at least 1"),
+        ("FROM x\nPARAMETER num_predict -5", "num_predict is -5; it must be a whole number of at least -2"),
+        ('FROM x\nPARAMETER stop ""', "a stop is empty"),
         ("FROM x\nPARAMETER top_k 0.5", "top_k is '0.5'; it must be a whole number"),
         ("FROM x\nPARAMETER temperature", "temperature is ''; it must be a number"),
         ("FROM x\nPARAMETER use_mmap maybe", "it must be true or false"),

@@ -133,6 +133,7 @@ def test_a_digest_is_never_a_path(store_api: Api, digest: str) -> None:
         ("create", {"model": "a", "from": "../../etc"}, 400),
         ("create", {"model": "a", "from": "b", "template": "{{ .System }}"}, 400),
         ("create", {"model": "a", "from": "b", "parameters": {"nothing": 1}}, 400),
+        ("create", {"model": "a", "from": TINY, "parameters": {"temperature": -1}}, 400),
         ("create", {"model": "a", "files": {"m": digest_of(b"none")}, "stream": False}, 400),
     ],
 )

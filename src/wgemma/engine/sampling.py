@@ -16,14 +16,14 @@ from wgemma.gpu.ledger import Ledger
 from wgemma.gpu.tape import Tape
 from wgemma.model.config import Config
 from wgemma.model.rows import RowBuffer
+from wgemma.ranges import MAX_ALTERNATIVES, NUMBERS, WHOLE
 
 RING = 8  # how many steps the GPU may be ahead of the host
 RESULT_BYTES = 32
 RESULTS_BYTES = RING * RESULT_BYTES  # of one slot
-REPORT = 32  # (token, log-probability) pairs per step
+REPORT = MAX_ALTERNATIVES + 1  # (token, log-probability) pairs per step
 REPORT_BYTES = RING * REPORT * 8  # of one slot
 SETTINGS_BYTES = 52
-MAX_ALTERNATIVES = REPORT - 1
 THREADS = 1024  # in the workgroup that samples for a slot, if the adapter allows it
 FEW_THREADS = 256  # on a software adapter, where every thread costs time
 QUAD = 16  # bytes: logits are read four at a time
@@ -31,21 +31,6 @@ BLOCK = 64  # logits that share a peak
 PEAKS = 32  # peaks per workgroup
 MAX_BIAS = 1e9  # far above any logit, and finite in float32 at any temperature
 
-# The least and the most each setting may be.
-NUMBERS: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "repeat_penalty": (1e-3, 1e3),
-    "presence_penalty": (-1e3, 1e3),
-    "frequency_penalty": (-1e3, 1e3),
-}
-WHOLE: dict[str, tuple[int, int]] = {
-    "top_k": (0, 1 << 31),
-    "repeat_last_n": (-1, 1 << 31),
-    "seed": (-(1 << 63), (1 << 64) - 1),
-    "logprobs": (0, MAX_ALTERNATIVES),
-}
 OPTIONAL = ("seed", "logprobs")
 RANDOM = -1  # as a seed, as in Ollama and llama.cpp
 

@@ -1,4 +1,4 @@
-"""What a model's manifest names, and what its params may hold. Both are other people's JSON."""
+"""What a model's manifest names, and what its messages may be. Both are other people's JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +10,6 @@ from wgemma.files.names import Name
 LAYER = "application/vnd.ollama.image."  # begins every layer's media type
 MAX_LAYERS = 256  # real manifests have a handful
 
-# What a params layer may hold, by what Ollama wants each key to be. It ignores other keys, and so does wgemma.
-_WHOLE = (
-    "num_predict", "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "seed", "top_k",
-    "repeat_last_n",
-)  # fmt: skip
-_NUMBERS = (
-    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
-PARAMS = {
-    **dict.fromkeys(_WHOLE, "a whole number"),
-    **dict.fromkeys(_NUMBERS, "a number"),
-    "use_mmap": "true or false",
-    "stop": "a list of strings",
-}
 ROLES = ("system", "user", "assistant")  # of a model's own messages
 
 
@@ -43,17 +29,6 @@ def json_value(data: bytes, what: str) -> Any:
         return parse_json(data)
     except ValueError as error:
         raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
-
-
-def is_kind(kind: str, value: Any) -> bool:
-    """Whether a value is of a kind of `PARAMS`. JSON does not tell 64 from 64.0."""
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a list of strings":
-        return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))
-    if type(value) not in (int, float) or not abs(value) < 1 << 63:  # also true for NaN
-        return False
-    return kind == "a number" or value % 1 == 0
 
 
 def is_message(value: Any) -> bool:

@@ -12,12 +12,14 @@ is refused.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from wgemma.checks import shown
-from wgemma.errors import StoreError
-from wgemma.files.manifests import PARAMS, ROLES
+from wgemma.errors import SettingsError, StoreError
+from wgemma.files.manifests import ROLES
+from wgemma.files.params import PARAMS, check_param
 
 MAX_MODELFILE = 4 << 20
 QUOTES = '"""'
@@ -44,7 +46,7 @@ def parse_modelfile(text: str) -> Modelfile:
     for number, word, value in _instructions(text):
         try:
             _apply(found, word, value)
-        except ValueError as error:
+        except (SettingsError, ValueError) as error:
             raise _wrong(number, str(error)) from None
     if not found.bases:
         raise StoreError("the Modelfile has no FROM, which names the model to build upon.", "bad_recipe")
@@ -129,17 +131,16 @@ def is_no_template(text: str) -> bool:
 
 
 def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
-    kind = PARAMS.get(key)
-    if kind is None:
-        raise ValueError(f"there is no parameter {shown(key)}. There are {', '.join(sorted(PARAMS))}.")
-    if kind == "a list of strings":
-        parameters.setdefault(key, []).append(text)
-    elif kind == "true or false":
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{key} is {shown(text)}; it must be {kind}.")
-        parameters[key] = text.lower() == "true"
-    else:
-        try:
-            parameters[key] = int(text) if kind == "a whole number" else float(text)
-        except ValueError:
-            raise ValueError(f"{key} is {shown(text)}; it must be {kind}.") from None
+    value: Any = text
+    match PARAMS.get(key):
+        case "a list of strings":
+            value = [text]
+        case "true or false":
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        case "a whole number" if re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+            value = int(text)
+        case "a number":
+            with suppress(ValueError):
+                value = float(text)
+    check_param(key, value)
+    parameters[key] = [*parameters.get(key, []), text] if isinstance(value, list) else value

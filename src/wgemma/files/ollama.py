@@ -17,8 +17,9 @@ from typing import Any
 
 from wgemma.errors import GgufError, PartsError, StoreError
 from wgemma.files.gguf import Gguf
-from wgemma.files.manifests import PARAMS, ManifestLayer, is_kind, is_message, json_object, json_value, parse_layers
+from wgemma.files.manifests import ManifestLayer, is_message, json_object, json_value, parse_layers
 from wgemma.files.names import Name
+from wgemma.files.params import PARAMS, is_kind, lenient
 from wgemma.files.paths import mode, user_path
 
 SERVICE_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the Linux service keeps its models
@@ -299,7 +300,7 @@ class StoredModel:
         for key, value in known.items():
             if not is_kind(PARAMS[key], value):
                 raise StoreError(f"{what}: {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_manifest")
-        return known
+        return {key: lenient(key, value) for key, value in known.items()}
 
     @property
     def messages(self) -> list[dict[str, Any]]:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wgemma.errors import StoreError
+from wgemma.errors import SettingsError, StoreError
 from wgemma.files.keeping import checked_digest
 from wgemma.files.layers import as_json
-from wgemma.files.manifests import MAX_LAYERS, PARAMS, ROLES, is_kind, is_message
+from wgemma.files.manifests import MAX_LAYERS, ROLES, is_message
 from wgemma.files.modelfile import is_no_template
 from wgemma.files.ollama import MAX_TEXT
+from wgemma.files.params import check_param
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,10 @@ def _digests(fields: Mapping[str, Any], key: str) -> dict[str, str]:
 def check_settings(recipe: Recipe) -> None:
     """Raises `StoreError` for settings and texts that no model can have."""
     for key, value in recipe.parameters.items():
-        if key not in PARAMS:
-            raise StoreError(f"there is no parameter {key!r:.80}. There are {', '.join(sorted(PARAMS))}.", "bad_recipe")
-        if not is_kind(PARAMS[key], value):
-            raise StoreError(f"the parameter {key} is {value!r:.40}; it must be {PARAMS[key]}.", "bad_recipe")
+        try:
+            check_param(key, value)
+        except SettingsError as error:
+            raise StoreError(str(error), "bad_recipe") from None
     for message in recipe.messages:
         if not is_message(message):
             reason = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from wgemma.checks import shown
 from wgemma.files.json_text import parse_json
+from wgemma.ranges import NUMBERS, WHOLE
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.problems import Problem, bad
 
@@ -157,17 +158,9 @@ def model_of(fields: Fields) -> str:
 
 def sampling_of(fields: Fields) -> dict[str, Any]:
     """The settings that all APIs spell alike."""
-    found = {
-        "temperature": fields.number("temperature", 0, 100),
-        "top_p": fields.number("top_p", 0, 1),
-        "min_p": fields.number("min_p", 0, 1),
-        "top_k": fields.whole("top_k", -1, 1 << 31),
-        "repeat_penalty": fields.number("repeat_penalty", 1e-3, 1e3),
-        "presence_penalty": fields.number("presence_penalty", -1e3, 1e3),
-        "frequency_penalty": fields.number("frequency_penalty", -1e3, 1e3),
-        "repeat_last_n": fields.whole("repeat_last_n", -1, 1 << 31),
-        "seed": fields.whole("seed", -(1 << 63), (1 << 64) - 1),
-    }
+    found: dict[str, Any] = {name: fields.number(name, *NUMBERS[name]) for name in NUMBERS}
+    found |= {name: fields.whole(name, *WHOLE[name]) for name in ("repeat_last_n", "seed")}
+    found["top_k"] = fields.whole("top_k", -1, WHOLE["top_k"][1])
     if found["top_k"] is not None:
         found["top_k"] = max(found["top_k"], 0)
     return {name: value for name, value in found.items() if value is not None}
