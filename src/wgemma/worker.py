@@ -32,11 +32,13 @@ from wgemma.errors import (
     ModelError,
     OutOfMemory,
     SessionError,
+    SettingsError,
     SourceError,
     TrainingError,
 )
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
+from wgemma.files.manifests import ROLES, is_message
 from wgemma.files.page_sources import PageError, PagePixels, PageSource
 from wgemma.files.parts import whole_name
 from wgemma.files.sounds import ARRAY_RATE, Sound
@@ -137,7 +139,7 @@ class Worker:
         on_gpu = (await table_choices(self._device, opened[0], config, options))[0]
         total = bytes_to_read(config, opened[0].tensors, table_on_gpu=on_gpu)
         progress = _Progress(total, tell, self._stops[order.id])
-        files = ModelFiles(name, name)
+        files = ModelFiles(name, name, system=order.system, messages=_own_messages(order.messages))
         for source in model:
             source.waited = 0.0
         loading = Loading(options, self._device, progress=progress.add, stages=stages)
@@ -327,6 +329,14 @@ def shown(part: Part) -> dict[str, Any]:
         rate = (used.generated - 1) / used.generation_seconds if used.generation_seconds else 0.0
         told["timing"] = {"firstToken": 1e3 * used.prompt_seconds, "tokensPerSecond": rate}
     return told
+
+
+def _own_messages(given: Any) -> list[dict[str, Any]]:
+    """What every chat with the model begins with."""
+    messages = given.to_py() if given else []
+    if not isinstance(messages, list) or not all(map(is_message, messages)):
+        raise SettingsError(f"a model's own messages must each have a role ({', '.join(ROLES)}) and a text.")
+    return messages
 
 
 def _with_media(message: Any) -> Any:

@@ -76,12 +76,16 @@ export async function load(source, { onProgress, signal, ...options } = {}) {
       ...scripted.info,
     },
     chat,
+    adapters: {},
     tokenize: async (text) => words(text),
     stats: async () => ({ heap: 79e6, gpu: 3.4e9 }),
     async close() {},
     async loadAdapter(file, { name = file.name?.replace(".gguf", "") ?? "adapter" } = {}) {
+      if (scripted.refused) throw new WgemmaError(scripted.refused.code, scripted.refused.message);
       if (file.name?.startsWith("bad")) throw new WgemmaError("adapter", `${file.name} does not fit this model.`);
-      scripted.adapters = { ...scripted.adapters, [name]: file.name ?? file.map((one) => one.name) };
+      const files = typeof file === "string" ? file : (file.name ?? file.map((one) => one.name));
+      scripted.adapters = { ...scripted.adapters, [name]: files };
+      this.adapters[name] = 1;
       return name;
     },
     async unloadAdapter(name) {

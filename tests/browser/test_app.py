@@ -157,11 +157,12 @@ def test_models_are_shown_with_size_and_fit_and_bring_their_own_settings(app):
     assert "of GPU memory" in app.text("fit")
     assert app.ask("Ahoy")  # sending loads what is chosen
     asked = app.asked()[-1]
-    assert asked["messages"][0] == {"role": "system", "content": "You are a pirate."}
+    assert asked["messages"] == [{"role": "user", "content": "Ahoy"}]
     assert asked["options"]["temperature"] == 0.7
     assert asked["options"]["topK"] == 20
-    loads = app.page.evaluate("() => scripted.loads.map((load) => load.source)")
-    assert loads == ["models/tiny.gguf", "models/e2b.gguf"]
+    loads = app.page.evaluate("() => scripted.loads")
+    assert [load["source"] for load in loads] == ["models/tiny.gguf", "models/e2b.gguf"]
+    assert [load["system"] for load in loads] == ["", "You are a pirate."]
 
 
 def test_settings_count_at_once_and_nonsense_is_explained(app):

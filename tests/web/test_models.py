@@ -124,3 +124,13 @@ def test_a_projector_is_offered_beside_its_model(blob: Path, tmp_path: Path, mon
     assert record["projector"] == "models/mine-latest-mmproj.gguf" and record["url"] == "models/mine-latest.gguf"
     assert record["capabilities"] == ["completion", "vision", "audio", "tools", "thinking"]
     assert offer.files["mine-latest-mmproj.gguf"].path.read_bytes() == towers
+
+
+def test_what_a_stored_model_says_and_its_adapters_are_offered(store: Path) -> None:
+    (offer,) = (offer for offer in stored_offers(Store(store)) if offer.name == "someone/mygemma:v1")
+    record = offer.record()
+    assert record["system"].startswith("You are a pirate.")
+    assert [said["role"] for said in record["messages"]] == ["user", "assistant"]
+    assert record["adapters"] == ["models/someone-mygemma-v1-adapter-1.gguf"]
+    with Gguf.open(offer.urls[record["adapters"][0]].path) as adapter:
+        assert adapter.metadata["general.type"] == "adapter"

@@ -482,7 +482,7 @@ class App {
     if (this.engine.state === "training") throw new Error(LEARNING);
     if (!entry) throw new Error("No model is chosen. Open a .gguf file with the button at the top of the page.");
     const how = { ...entry.settings, ...options(settings), signal };
-    const messages = await forModel(said, settings.system || entry.system, (id) => this.blob(id));
+    const messages = await forModel(said, settings.system, (id) => this.blob(id));
     await unlessAborted(this.picker.ready(entry), signal);
     return this.engine.chat(messages, { ...how, ...this.adapters.choice });
   }

@@ -14,12 +14,13 @@ from typing import Any
 from wgemma.embedded import embedded_model
 from wgemma.errors import Error, ModelError, SourceError
 from wgemma.files.gguf import FILE_TYPES, Gguf
-from wgemma.files.locate import DEFAULT_PARAMS, ModelFiles, locate
+from wgemma.files.locate import ModelFiles, locate, stored_files
 from wgemma.files.ollama import Store
-from wgemma.files.parts import part_names, whole_name
+from wgemma.files.parts import JoinedSource, part_names, whole_name
 from wgemma.files.stores import Stores
 from wgemma.model.audio_config import has_audio
 from wgemma.model.vision_config import has_vision
+from wgemma.prelude import Prelude
 
 # Sampling settings: name in the store's params layers → name in the page.
 SETTINGS = {
@@ -46,6 +47,7 @@ class Offer:
     finds the others by their names."""
 
     parts: tuple[OfferedFile, ...]
+    adapters: tuple[OfferedFile, ...]
     projector: OfferedFile | None
     id: str
     name: str
@@ -53,7 +55,7 @@ class Offer:
     parameters: int
     capabilities: list[str]
     settings: dict[str, float]
-    system: str | None
+    prelude: Prelude
     embedded: bool
 
     @property
@@ -67,29 +69,51 @@ class Offer:
 
     @property
     def files(self) -> dict[str, OfferedFile]:
-        """The model's files by id, its projector's last."""
+        """The model's files by id, the model's own first."""
         count = len(self.parts)
-        name = self.id.removesuffix(".gguf")
-        ids = [f"{name}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)] if count > 1 else [self.id]
-        return dict(zip(ids, self.parts, strict=True)) | (
-            {f"{name}-mmproj.gguf": self.projector} if self.projector else {}
-        )
+        ids = [f"{self._stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)] if count > 1 else [self.id]
+        return {
+            **dict(zip(ids, self.parts, strict=True)),
+            **dict(zip(self._adapter_ids, self.adapters, strict=True)),
+            **({self._projector_id: self.projector} if self.projector else {}),
+        }
+
+    @property
+    def _stem(self) -> str:
+        return self.id.removesuffix(".gguf")
+
+    @property
+    def _adapter_ids(self) -> list[str]:
+        return [f"{self._stem}-adapter-{i}.gguf" for i in range(1, len(self.adapters) + 1)]
+
+    @property
+    def _projector_id(self) -> str:
+        return f"{self._stem}-mmproj.gguf"
 
     @property
     def urls(self) -> dict[str, OfferedFile]:
-        return {f"models/{id}": file for id, file in self.files.items()}
+        return {_url(id): file for id, file in self.files.items()}
 
     @property
     def url(self) -> str:
         return next(iter(self.urls))
 
     def record(self) -> dict[str, Any]:
-        """The entry in models.json: facts to choose by, and the model's own settings and system prompt."""
+        """The entry in models.json: facts to choose by, and the model's own settings, adapters, system prompt and
+        messages."""
         named = ("name", "url", "size", "quantisation", "parameters", "capabilities", "digest", "settings")
-        record = {name: getattr(self, name) for name in named}
-        if self.projector is not None:
-            record["projector"] = list(self.urls)[-1]
-        return record | ({"system": self.system} if self.system else {}) | ({"embedded": True} if self.embedded else {})
+        more: dict[str, Any] = {
+            "projector": _url(self._projector_id) if self.projector else None,
+            "adapters": [_url(id) for id in self._adapter_ids],
+            "system": self.prelude.system,
+            "messages": list(self.prelude.messages),
+            "embedded": self.embedded,
+        }
+        return {name: getattr(self, name) for name in named} | {name: value for name, value in more.items() if value}
+
+
+def _url(id: str) -> str:
+    return f"models/{id}"
 
 
 def embedded_offer() -> Offer | None:
@@ -102,11 +126,7 @@ def stored_offers(stores: Store | Stores) -> list[Offer]:
     offers = []
     for model in stores.models():
         try:
-            params = {**DEFAULT_PARAMS, **model.params}
-            files = ModelFiles(
-                str(model.name), model.files, model.projectors, params=params, system=model.system, stored=model
-            )
-            offers.append(make_offer(files))
+            offers.append(make_offer(stored_files(model)))
         except (Error, OSError):
             continue
     return offers
@@ -145,7 +165,8 @@ def make_offer(files: ModelFiles, embedded: bool = False) -> Offer:
     # Same as `StoredModel.capabilities`, without reading the file again for every listing.
     manners = ["tools", "thinking"] if stored is None or stored.config.get("parser") == "gemma4" else []
     return Offer(
-        parts=tuple(_file(path, stored=stored is not None) for path in paths),
+        parts=tuple(_file(path, stored=stored is not None) for path in facts.paths),
+        adapters=tuple(_file(path, stored=stored is not None) for path in files.adapters),
         projector=next((_file(path, stored=stored is not None) for path in files.projectors), None),
         id=re.sub(r"[^A-Za-z0-9._-]", "-", name) + ".gguf",  # also a valid file name
         name=name,
@@ -157,7 +178,7 @@ def make_offer(files: ModelFiles, embedded: bool = False) -> Offer:
             for name, value in files.params.items()
             if name in SETTINGS and isinstance(value, int | float) and abs(value) < 1e9  # no NaN, nothing absurd
         },
-        system=files.system,
+        prelude=Prelude.of(files),
         embedded=embedded,
     )
 
@@ -185,8 +206,9 @@ def _all_parts(path: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the file itself says. `senses` are the towers it contains."""
+    """What the file itself says. `paths` are its parts in order, `senses` the towers it contains."""
 
+    paths: tuple[Path, ...]
     quantisation: str
     parameters: int
     senses: tuple[str, ...]
@@ -205,7 +227,9 @@ def _facts(paths: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> Fact
             raise ModelError(f"{paths[0].name} is not a gemma4 model, and the page can run only those.")
         kind = gguf.metadata.get("general.file_type")
         label = FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
-        return Facts(label, sum(tensor.elements for tensor in gguf.tensors.values()), _senses_of(gguf))
+        sources = gguf.source.parts if isinstance(gguf.source, JoinedSource) else [gguf.source]
+        ordered = tuple(Path(source.name) for source in sources)
+        return Facts(ordered, label, sum(tensor.elements for tensor in gguf.tensors.values()), _senses_of(gguf))
 
 
 @lru_cache(maxsize=256)

@@ -35,6 +35,10 @@ export interface LoadOptions {
    * "auto" tries the GPU and falls back to the file; phones and small machines leave a large table in the file.
    */
   ple?: "auto" | "gpu" | "host";
+  /** The system text of chats that have none. */
+  system?: string;
+  /** What every chat begins with, after the system text; texts of users and of the assistant. */
+  messages?: Message[];
 }
 
 export interface ModelInfo {

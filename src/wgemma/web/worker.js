@@ -198,7 +198,8 @@ async function opened(order, post, sources) {
   const source = [...sources];
   if (order.projector) sources.push(await openSource(order.projector, how));
   const projector = sources[targets.length] ?? null;
-  return { name: "", context: null, kv: "f16", precision: "fast", ple: "auto", ...order, source, projector };
+  const unsaid = { name: "", context: null, kv: "f16", precision: "fast", ple: "auto", system: null, messages: null };
+  return { ...unsaid, ...order, source, projector };
 }
 
 /** A model's files: all its parts, of which one URL is enough. @param {Target | Target[]} source */

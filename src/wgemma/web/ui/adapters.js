@@ -1,7 +1,7 @@
 /**
  * The list of adapters below the bar: each with a switch, a scale and a button to remove it.
  *
- * They belong to the loaded model; loading another one clears the list.
+ * They belong to the loaded model, which may come with some of its own.
  *
  * @typedef {{name: string, scale: number, on: boolean}} Adapter
  */
@@ -31,7 +31,8 @@ export class Adapters extends EventTarget {
   #follow() {
     if (this.engine.model === this.#model) return;
     this.#model = this.engine.model;
-    this.list = [];
+    const own = Object.entries(this.#model?.adapters ?? {});
+    this.list = own.map(([name, scale]) => ({ name, scale, on: true }));
     this.#changed();
   }
 

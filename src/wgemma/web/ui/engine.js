@@ -78,11 +78,15 @@ export class Engine extends EventTarget {
   async #load(entry, how, signal, before) {
     await before.catch(() => {}); // two models at once might not fit
     const meter = new Meter();
+    /** @type {Model | null} */
+    let model = null;
     try {
       signal.throwIfAborted();
-      const model = await load(entry.files ?? entry.url ?? "", {
+      model = await load(entry.files ?? entry.url ?? "", {
         ...how,
         name: entry.name,
+        system: entry.system,
+        messages: entry.messages,
         ...(entry.projector && { projector: entry.projector }),
         ...(entry.sha256 && { sha256: entry.sha256 }),
         signal,
@@ -92,15 +96,17 @@ export class Engine extends EventTarget {
           if (meter.isDue()) this.dispatchEvent(new Event("change"));
         },
       });
-      if (signal.aborted) {
-        model.close();
+      for (const [i, adapter] of entry.adapters.entries()) {
         signal.throwIfAborted();
+        await model.loadAdapter(adapter, { name: i ? `${entry.name} ${i + 1}` : entry.name });
       }
+      signal.throwIfAborted();
       this.model = model;
       this.progress = null;
       this.#become("ready");
       return model;
     } catch (error) {
+      model?.close();
       if (!signal.aborted) this.#fail(error);
       throw error;
     }

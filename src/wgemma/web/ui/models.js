@@ -3,7 +3,8 @@
  *
  * @typedef {{key: string, name: string, group: string, url?: string, files?: File[], projector?: File | string, size: number,
  *   quantisation: string, parameters: number, capabilities: string[], sha256?: string,
- *   settings: Record<string, number>, system: string, embedded: boolean}} Entry
+ *   settings: Record<string, number>, system: string, messages: import("../wgemma").Message[], adapters: string[],
+ *   embedded: boolean}} Entry
  */
 
 import { partUrls, wholeName } from "../parts.js";
@@ -54,6 +55,8 @@ function fromServer(record) {
     sha256: embedded || !isLoopback() ? digest : undefined,
     settings: ownSettings(record.settings),
     system: typeof record.system === "string" ? record.system : "",
+    messages: Array.isArray(record.messages) ? record.messages : [],
+    adapters: Array.isArray(record.adapters) ? record.adapters.map(String) : [],
     embedded,
   };
 }
@@ -95,8 +98,8 @@ export function fromFiles(files, projector) {
 
 /** @param {string} name @param {string} group @param {number} size @returns {Entry} */
 function bare(name, group, size) {
-  const facts = { quantisation: "", parameters: 0, capabilities: [], settings: {}, system: "", embedded: false };
-  return { key: name, name, group, size, ...facts };
+  const facts = { quantisation: "", parameters: 0, capabilities: [], settings: {}, embedded: false };
+  return { key: name, name, group, size, ...facts, system: "", messages: [], adapters: [] };
 }
 
 /**
