@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wgemma.files.creating import create
 
 import wgemma
+from wgemma.creating import create
 from wgemma.files.locate import ModelFiles
 from wgemma.files.recipes import Recipe
 from wgemma.prelude import Prelude

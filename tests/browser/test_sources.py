@@ -262,7 +262,7 @@ def test_picked_parts_load_in_any_order(face: Face, server: Any, model: bytes, p
     lacking = face.run(PICKED, [names[2], names[0]])
     assert lacking["code"] == "not-gguf" and "3 parts, and part 2 is missing" in lacking["message"]
     single = face.run(PICKED, names[:1])
-    assert single["code"] == "not-gguf" and "Open all of them together" in single["message"]
+    assert single["code"] == "not-gguf" and "3 parts, and parts 2, 3 are missing" in single["message"]
 
 
 def test_a_part_that_is_not_on_the_server_is_named(face: Face, server: Any, parts: dict[str, bytes]) -> None:

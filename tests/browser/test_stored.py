@@ -9,8 +9,8 @@ from face import Face
 
 from adapter_maker import adapter, pair
 from gguf_parts import cut
+from wgemma.creating import create
 from wgemma.files.adapters import write_gguf_adapter
-from wgemma.files.creating import create
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file
 from wgemma.files.recipes import Recipe
@@ -39,10 +39,10 @@ def offer(stores: Stores, server: Any, micro: str, tmp_path: Path) -> Offer:
     files = {}
     for i in (1, 0):
         (tmp_path / f"{i}").write_bytes(parts[i])
-        files[f"{i}"] = keep_file(stores.own, tmp_path / f"{i}")
+        files[f"{i}"] = keep_file(stores.own, tmp_path / f"{i}", set())
     lora = tmp_path / "lora.gguf"
     write_gguf_adapter(adapter(blk__0__ffn_up=pair(columns, rows, scale=2.0)), lora)
-    adapters = {"lora": keep_file(stores.own, lora)}
+    adapters = {"lora": keep_file(stores.own, lora, set())}
     list(create("mine", Recipe(files=files, adapters=adapters, system=SYSTEM["content"], messages=EXAMPLES)))
     (offer,) = stored_offers(stores.own)
     assert [part.path.read_bytes() for part in offer.parts] == parts

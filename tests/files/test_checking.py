@@ -26,8 +26,8 @@ MODEL = write_gguf({"general.architecture": "gemma4"}, TENSORS)
 PARTS = cut(Gguf.open(MODEL), 3)
 FOREIGN = cut(Gguf.open(MODEL), 2)[1]
 BROKEN: dict[str, tuple[list[bytes], str]] = {
-    "one alone": (PARTS[:1], "has 3 parts, and part 2, 3 is missing"),
-    "the last alone": (PARTS[2:], "has 3 parts, and part 1, 2 is missing"),
+    "one alone": (PARTS[:1], "has 3 parts, and parts 2, 3 are missing"),
+    "the last alone": (PARTS[2:], "has 3 parts, and parts 1, 2 are missing"),
     "one is missing": (PARTS[1:], "has 3 parts, and part 1 is missing"),
     "one is doubled": ([*PARTS, PARTS[1]], "are both part 2 of 3"),
     "one is foreign": ([*PARTS[:2], FOREIGN], "they belong to different files"),
@@ -113,7 +113,7 @@ def test_headers_that_cannot_be_read_are_left_to_the_download(
     monkeypatch.setattr(checking, "LARGE", 1)
     trouble(server)
     stores.own.model(pulled(server, *PARTS)).verify()
-    with pytest.raises(StoreError, match="part 2, 3 is missing"):
+    with pytest.raises(StoreError, match="parts 2, 3 are missing"):
         pulled(server, PARTS[0])
 
 

@@ -64,7 +64,7 @@ def renumbered(data: bytes, **numbers: int) -> bytes:
 
 BAD: dict[str, tuple[Callable[[list[bytes]], Sequence[bytes]], str]] = {
     "one is missing": (lambda p: p[:2], "3 parts, and part 3 is missing"),
-    "one alone": (lambda p: p[1:2], "3 parts, and part 1, 3 is missing"),
+    "one alone": (lambda p: p[1:2], "3 parts, and parts 1, 3 are missing"),
     "one is doubled": (lambda p: [p[0], p[1], p[1]], "are both part 2 of 3"),
     "one is from fewer parts": (
         lambda p: [p[0], renumbered(p[1], split_count=2), p[2]],
@@ -112,7 +112,7 @@ def test_a_blob_looks_for_no_others(parts: list[Path]) -> None:
 
 
 def test_a_list_of_one_part_looks_for_no_others(parts: list[Path]) -> None:
-    with pytest.raises(GgufError, match="3 parts, and part 2, 3 is missing"):
+    with pytest.raises(GgufError, match="3 parts, and parts 2, 3 are missing"):
         Gguf.open([parts[0]])
 
 

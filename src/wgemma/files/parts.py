@@ -103,7 +103,8 @@ def in_order(names: Sequence[str], headers: Sequence[Mapping[str, Any]], tensors
         places[number] = i
     missing = [str(number + 1) for number in range(count) if number not in places]
     if missing:
-        raise PartsError(f"{names[0]} has {count} parts, and part {', '.join(missing[:8])} is missing.")
+        lacking = f"part {missing[0]} is" if len(missing) == 1 else f"parts {', '.join(missing[:8])} are"
+        raise PartsError(f"{names[0]} has {count} parts, and {lacking} missing.")
     order = [places[number] for number in range(count)]
     _check_fit([names[i] for i in order], [headers[i] for i in order], [tensors[i] for i in order])
     return order
