@@ -21,8 +21,8 @@ from wgemma.cli import main
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith(("OLLAMA_", "WGEMMA_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
 
 
 @pytest.fixture

@@ -85,3 +85,28 @@ def test_where_the_own_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert own_store().root == tmp_path / "data/wgemma/store"
     monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
     assert own_store().root == tmp_path / ".local/share/wgemma/store"
+
+
+@pytest.mark.parametrize("place", ["ollama", "ollama/mine", ".", "link", "link/mine", "OLLAMA/../ollama"])
+@pytest.mark.parametrize("by_default", [False, True])
+def test_ollamas_own_store_is_never_wgemmas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, by_default: bool
+) -> None:
+    folder = tmp_path / ".ollama/models" if by_default else tmp_path / "ollama"
+    (folder / "blobs").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "elsewhere" if by_default else folder))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / place.replace("ollama", str(folder.relative_to(tmp_path)))))
+    before = sorted(tmp_path.rglob("*"))
+    for words in (["cp", "wgemma-tiny", "mine"], ["list"], ["rm", "mine"], ["serve"], ["app"]):
+        assert main(words) == 1
+        told = capsys.readouterr().err
+        assert "overlaps with Ollama's in " in told and "Set WGEMMA_MODELS to another folder." in told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_beside_ollamas_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "models-of-wgemma"))
+    assert Stores.find().own.root == tmp_path / "models-of-wgemma"

@@ -266,7 +266,7 @@ def test_who_leaves_while_a_model_makes_room_for_itself_does_not_keep_it_in_memo
 def test_a_model_that_changes_is_loaded_anew_once_its_answers_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
     garage = Garage(words=10, pause=0.005)
 
     async def work() -> None:

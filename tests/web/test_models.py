@@ -59,7 +59,7 @@ def with_params(store: Path, params: str) -> list[Offer]:
 
 def test_hostile_settings_are_passed_over(store: Path) -> None:
     (offer,) = with_params(store, '{"temperature": 1e12, "min_p": 0.1, "evil": 1, "seed": null, "top_k": -1e15}')
-    assert offer.settings == {"minP": 0.1, "topP": 0.95}
+    assert offer.settings == {"minP": 0.1, "topK": 0, "topP": 0.95}  # a negative top_k is all tokens
     json.dumps(offer.record(), allow_nan=False)
 
 

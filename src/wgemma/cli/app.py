@@ -10,6 +10,7 @@ from pathlib import Path
 
 from wgemma.cli.output import human_bytes
 from wgemma.errors import Error
+from wgemma.files.stores import Stores
 
 PORT = 8460
 TRIES = 20
@@ -62,6 +63,7 @@ def _serve(options: argparse.Namespace) -> int:
     from wgemma.web.listening import listen
     from wgemma.web.server import make_app, serve
 
+    Stores.find()  # raises here, not at every visit
     ports = (*range(PORT, PORT + TRIES), 0) if options.port is None else (options.port,)
     listening = listen(options.host, ports)
     host, port = ip_address(listening.getsockname()[0]), listening.getsockname()[1]

@@ -19,6 +19,7 @@ from wgemma.cli.ray_option import add_ray_option, shared_model
 from wgemma.cli.words import add_device_option, add_precision_option
 from wgemma.errors import Error, SettingsError
 from wgemma.files.paths import user_path
+from wgemma.files.stores import Stores
 
 if TYPE_CHECKING:
     from wgemma.serve.settings import Settings
@@ -87,6 +88,7 @@ def serve(options: argparse.Namespace) -> int:
     settings = Settings(**_settings(options, host))
     if options.replicas and options.ray is None:
         raise SettingsError("--replicas is for Ray: add --ray.")
+    Stores.find()  # raises here, not at every request
     service = Service(settings)
     listening = listen(host, [port] if exactly else range(port, min(port + TRIES, 1 << 16)))
     reached, taken = ip_address(listening.getsockname()[0].partition("%")[0]), listening.getsockname()[1]

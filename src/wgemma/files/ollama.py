@@ -47,9 +47,14 @@ class Store:
         """Ollama's store: in `$OLLAMA_MODELS`, the user's folder or the Linux service's, in that order."""
         if chosen := os.environ.get("OLLAMA_MODELS"):
             return cls(chosen)
-        users = cls("~/.ollama/models")
-        service_only = S_ISDIR(mode(SERVICE_FOLDER)) and not S_ISDIR(mode(users.root / "manifests"))
-        return cls(SERVICE_FOLDER) if service_only else users
+        users, service = cls.places()
+        service_only = S_ISDIR(mode(service)) and not S_ISDIR(mode(users / "manifests"))
+        return cls(service if service_only else users)
+
+    @staticmethod
+    def places() -> tuple[Path, Path]:
+        """Where Ollama keeps its models by default: in the user's folder, or in the Linux service's."""
+        return user_path("~/.ollama/models"), SERVICE_FOLDER
 
     @property
     def variable(self) -> str:

@@ -34,6 +34,22 @@ def _data_folder() -> Path:
         raise StoreError(f"there is no home folder for models. Set {VARIABLE} to a folder.", "not_found") from None
 
 
+def _is_within(inner: Path, outer: Path) -> bool:
+    """Whether one is the other or lies in it, whatever links lead there."""
+    inner, outer = inner.resolve(), outer.resolve()
+    known = _identity(outer)
+    return any(place == outer or (known and _identity(place) == known) for place in (inner, *inner.parents))
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """The same for all spellings of one folder; None if there is none."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     """The two stores as one."""
@@ -43,7 +59,16 @@ class Stores:
 
     @classmethod
     def find(cls) -> "Stores":
-        return cls(own_store(), Store.find())
+        """Both; raises `StoreError` if wgemma's overlaps with a place of Ollama's, where it must not write."""
+        own, ollama = own_store(), Store.find()
+        for root in (ollama.root, *Store.places()):
+            if _is_within(own.root, root) or _is_within(root, own.root):
+                raise StoreError(
+                    f"wgemma's own store {own.root} overlaps with Ollama's in {root}, which must stay as it is. Set "
+                    f"{VARIABLE} to another folder.",
+                    "not_written",
+                )
+        return cls(own, ollama)
 
     def names(self) -> list[Name]:
         return sorted({*self.own.names(), *self.ollama.names()})
