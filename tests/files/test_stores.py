@@ -54,8 +54,11 @@ def test_the_commands_say_where_a_model_is(stores: Stores, tmp_path: Path, capsy
 def test_what_is_damaged_is_pulled_again_by_its_owner(stores: Stores) -> None:
     blob = stores.own.model("gemma4:tiny").model
     blob.write_bytes(b"GGUF")
-    with pytest.raises(StoreError, match="`wgemma pull gemma4:tiny` again"):
+    with pytest.raises(StoreError, match="`wgemma pull gemma4:tiny` again, or create it again if it was made here"):
         stores.model("gemma4:tiny").verify()
+    blob.unlink()
+    with pytest.raises(StoreError, match="`wgemma pull` the model again, or create it again if it was made here"):
+        stores.model("gemma4:tiny").open()
     with pytest.raises(StoreError, match="`ollama pull` the model again"):
         stores.model("gemma4:missing").open()
 

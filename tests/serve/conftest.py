@@ -13,7 +13,7 @@ def api(cache: Path, strict: None) -> Iterator[Api]:
     """A server with the embedded model, and no store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OLLAMA_MODELS", str(cache / "no-store"))
-        patch.setenv("WGEMMA_MODELS", str(cache / "no-store"))
+        patch.setenv("WGEMMA_MODELS", str(cache / "no-own-store"))
         with serving() as running:
             yield running
 

@@ -28,7 +28,7 @@ def json_value(data: bytes, what: str) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        raise StoreError(f"{what} is {error}. Pull the model again.", "bad_manifest") from None
+        raise StoreError(f"{what} is {error}. Pull or create the model again.", "bad_manifest") from None
 
 
 def is_message(value: Any) -> bool:
@@ -40,7 +40,7 @@ def json_object(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object in bytes from outside; `what` names it in the error."""
     value = json_value(data, what)
     if not isinstance(value, dict):
-        raise StoreError(f"{what} is not a JSON object. Pull the model again.", "bad_manifest")
+        raise StoreError(f"{what} is not a JSON object. Pull or create the model again.", "bad_manifest")
     return value
 
 
@@ -48,7 +48,7 @@ def parse_layers(entries: Any, name: Name) -> list[ManifestLayer]:
     """A manifest's layers, well formed; digests are not looked at."""
     valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
     if not valid or len(entries) > MAX_LAYERS:
-        raise StoreError(f"the manifest of {name} has no valid layers. Pull it again.", "bad_manifest")
+        raise StoreError(f"the manifest of {name} has no valid layers. Pull or create it again.", "bad_manifest")
     layers = []
     for entry in entries:
         kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")

@@ -130,9 +130,14 @@ class Store:
             raise StoreError(f"{digest[:80]!r} is not a digest; the manifest is damaged or hostile.", "invalid_digest")
         path = self.root / "blobs" / f"sha256-{match[1]}"
         if not mode(path):
-            raise StoreError(f"the blob {path.name} is missing. `{self.owner} pull` the model again.", "missing_blob")
+            raise StoreError(f"the blob {path.name} is missing. {self.again()}", "missing_blob")
         self._check_inside(path)
         return path
+
+    def again(self, name: str | None = None) -> str:
+        """How to mend a damaged model. One in wgemma's store may have been created, so that no registry has it."""
+        pulled = f"`{self.owner} pull {name}` again" if name else f"`{self.owner} pull` the model again"
+        return f"{pulled}, or create it again if it was made here." if self.owner == "wgemma" else f"{pulled}."
 
     def read(self, path: Path, most: int, what: str) -> bytes:
         """A small file in the store."""
@@ -216,7 +221,7 @@ class StoredModel:
 
     @property
     def _again(self) -> str:
-        return f"`{self.store.owner} pull {self.name}` again."
+        return self.store.again(str(self.name))
 
     @property
     def details(self) -> dict[str, Any]:
