@@ -4,7 +4,8 @@ import pytest
 
 from registry_server import digest
 from wgemma.errors import StoreError
-from wgemma.files.choosing import HubFile, choose, label_of
+from wgemma.files.choosing import HubFile, choose
+from wgemma.files.labels import label_of
 from wgemma.files.names import Name
 
 

@@ -99,6 +99,28 @@ def test_a_model_in_parts_is_pulled_and_loads_as_one(server: Registry, stores: S
         model.verify()
 
 
+@pytest.mark.parametrize("given", [1, 3])
+def test_the_address_of_a_file_pulls_it_with_its_parts_and_its_projector(
+    server: Registry, stores: Stores, given: int
+) -> None:
+    names = [part_name("q/g-Q8_0", i, 3) for i in (1, 2, 3)]
+    files = dict(zip(names, cut(Gguf.open(MODEL), 3), strict=True))
+    server.add_repository(
+        "acme/gemma", files | {"g-Q4_K_M.gguf": OTHER, "other-Q8_0.gguf": OTHER, "mmproj.gguf": TOWERS}
+    )
+    address = f"https://huggingface.co/acme/gemma/blob/main/{names[given - 1]}"
+    assert list(pull(address))[-1] == {"status": "success"}
+    model = stores.model(address)
+    assert str(model.name) == "hf.co/acme/gemma:g-Q8_0" and len(model.projectors) == 1
+    with model.open() as gguf:
+        assert gguf.parts == 3
+
+
+def test_a_file_elsewhere_is_no_name() -> None:
+    with pytest.raises(StoreError, match=r"https://host/a.gguf is a file, not a model's name. `wgemma run` takes it"):
+        list(pull("https://me:secret@host/a.gguf"))
+
+
 def test_parts_that_do_not_fit_are_refused_before_the_download(
     server: Registry, stores: Stores, tmp_path: Path
 ) -> None:

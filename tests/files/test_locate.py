@@ -7,6 +7,7 @@ import pytest
 
 from gguf_writer import write_gguf
 from wgemma import Gguf, ModelError, SourceError, StoreError, load
+from wgemma.cli import main
 from wgemma.errors import Error
 from wgemma.files.locate import DEFAULT_PARAMS, locate
 
@@ -94,9 +95,27 @@ def test_the_store_comes_before_a_file_of_the_same_name(tmp_path: Path, monkeypa
     assert locate("gemma4:tiny").stored is not None
 
 
-@pytest.mark.parametrize("url", ["http://host/a.gguf", "HTTPS://host/a.GGUF", "https://host/a.gguf?download=true"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://host/a.gguf", "HTTPS://host/a.GGUF", "https://host/a.gguf?download=true", "https://host/d?x=1&file=a.GGUF",
+     "https://host/d?file=a.gguf#sha256=00", "https://host/d?file=a-00001-of-00003.gguf"],
+)  # fmt: skip
 def test_a_url_of_a_gguf_is_left_to_the_web(url: str) -> None:
     assert locate(url).model == url
+
+
+@pytest.mark.parametrize("verb", ["tokenize", "show", "verify"])
+@pytest.mark.parametrize("url", ["https://me:secret@host/download", "https://host/a.gguf.zip", "https://host/x?y=z"])
+def test_another_url_is_told_what_one_ends_in(verb: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, url]) == 1
+    told = capsys.readouterr().err
+    assert "a model's URL must end in .gguf, in its path or its query" in told and "secret" not in told
+
+
+def test_a_file_on_the_web_has_no_checksums_to_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    for url in ("https://host/a.gguf", "https://host/d?file=a.gguf", "https://huggingface.co/u/r/resolve/main/a.gguf"):
+        assert main(["verify", url]) == 1
+        assert "Verify checks stored models" in capsys.readouterr().err.replace("verify", "Verify")
 
 
 def test_a_missing_file_is_told_with_a_way_out() -> None:

@@ -234,6 +234,15 @@ def test_a_url_of_any_part_opens_the_whole_file() -> None:
             Gguf.open(f"{folder}/{names[0]}")
 
 
+def test_a_part_named_in_a_query_knows_no_others() -> None:
+    query = "download?file=" + part_name("m", 1, 2)
+    with (
+        served({query: cut(Gguf.open(WHOLE), 2)[0]}) as folder,
+        pytest.raises(GgufError, match="does not say what the"),
+    ):
+        Gguf.open(f"{folder}/{query}")
+
+
 def test_a_model_in_parts_answers_like_the_whole_one(blob: Path, tmp_path: Path) -> None:
     with Gguf.open(blob) as gguf:
         paths = write_parts(tmp_path, gguf, 4, "tiny")

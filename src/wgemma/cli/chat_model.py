@@ -4,7 +4,6 @@ All messages go to standard error; `quiet` suppresses them.
 """
 
 import argparse
-import re
 import string
 import sys
 import time
@@ -27,7 +26,7 @@ from wgemma.files.download import download
 from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.parts import part_urls
 from wgemma.files.paths import mode, user_path
-from wgemma.files.sources import HttpSource, NoRanges, is_url
+from wgemma.files.sources import HttpSource, NoRanges
 from wgemma.gpu.device import Device
 from wgemma.loading import Loading, open_device, open_files
 from wgemma.sync import run
@@ -180,16 +179,13 @@ def _tell(text: str, *, quiet: bool) -> None:
 # -- from the web
 
 
-def _is_download(target: str) -> bool:
-    return is_url(target) and re.split("[?#]", target)[0].lower().endswith(".gguf")
-
-
 def _fetched(target: str, *, quiet: bool) -> ModelFiles:
-    """The model's files, which are downloaded first if `target` is a URL."""
-    if not _is_download(target):
-        return locate(target)
-    paths = [fetch(url, quiet=quiet) for url in part_urls(target)]
-    return locate(paths[0]) if len(paths) == 1 else replace(locate(target), model=tuple(paths))
+    """The model's files, which are downloaded first if they are on the web."""
+    files = locate(target)
+    if not isinstance(files.model, str):
+        return files
+    paths = [fetch(url, quiet=quiet) for url in part_urls(files.model)]
+    return locate(paths[0]) if len(paths) == 1 else replace(files, model=tuple(paths))
 
 
 def fetch(url: str, *, quiet: bool = False) -> Path:

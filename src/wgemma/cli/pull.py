@@ -16,7 +16,8 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument(
         "model",
         metavar="NAME",
-        help="a name in Ollama's registry, such as gemma4:e2b, or on Hugging Face, such as hf.co/user/repo:Q4_K_M",
+        help="a name in Ollama's registry, such as gemma4:e2b, or on Hugging Face, such as hf.co/user/repo:Q4_K_M, or "
+        "the address of a repository or a file there",
     )
     verb.add_argument("--json", action="store_true", help="print progress as JSON, one object per line")
     verb.set_defaults(do=pull_model)

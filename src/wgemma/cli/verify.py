@@ -36,10 +36,12 @@ def verify(options: argparse.Namespace) -> int:
         return _verify_all()
     if options.model is None or is_embedded(options.model):
         _verify_embedded()
-    elif options.model.lower().endswith(".gguf") and options.model not in Stores.find():
+        return 0
+    stores = Stores.find()
+    if options.model not in stores:
+        locate(options.model)  # raises for what is no file, either
         raise SourceError("verify checks stored models, whose blobs are named by checksum; a plain file has none.")
-    else:
-        _verify_stored(Stores.find().model(options.model), set())
+    _verify_stored(stores.model(options.model), set())
     return 0
 
 

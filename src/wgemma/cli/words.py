@@ -14,11 +14,12 @@ from pathlib import Path
 from wgemma.cli.chat_media import PATH_STARTS, SUFFIXES
 from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import SettingsError, SourceError, StoreError
-from wgemma.files.locate import locate
-from wgemma.files.names import Name
+from wgemma.files.locate import is_download, locate
+from wgemma.files.names import Name, is_on_hub
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
 from wgemma.files.stores import Stores
+from wgemma.files.web import without_password
 
 MODEL = "a model's name, a .gguf path or an http(s) URL (default: the tiny model that comes with wgemma)"
 DEFAULT = f"{NAME}, the tiny demonstration model that comes with wgemma"
@@ -58,9 +59,11 @@ def named_model(options: argparse.Namespace) -> str | None:
     """What the command line calls a model by name, if it does; a path or URL is none."""
     words: list[str] = options.words
     found = options.model if options.model is not None else words[0] if words and _may_be_a_model(words[0]) else None
-    if found is None or is_embedded(found) or is_url(found) or found.startswith(PATH_STARTS) or _exists(found):
+    if found is None or is_embedded(found) or found.startswith(PATH_STARTS) or _exists(found) or is_download(found):
         return None
-    return None if found.lower().endswith(".gguf") else found
+    if is_on_hub(found):
+        return found
+    return None if is_url(found) or found.lower().endswith(".gguf") else found
 
 
 def _check_model(words: Sequence[str], verb: str) -> None:
@@ -70,7 +73,8 @@ def _check_model(words: Sequence[str], verb: str) -> None:
     except (SourceError, StoreError) as error:
         if words[0] in Stores.find():
             raise
-        text = words[0] if len(words[0]) <= LONGEST else f"{words[0][:LONGEST]}…"
+        text = without_password(words[0])
+        text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
         command = f"wgemma {verb} -m {NAME} {shlex.quote(text)}" + (" …" if len(words) > 1 else "")
         raise SettingsError(f"{error} If that is text and no model, name a model before it: `{command}`.") from None
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wgemma.errors import StoreError
+from wgemma.files.labels import LABEL, label_of
 from wgemma.files.names import DEFAULT_TAG, Name
 from wgemma.files.parts import part_names, whole_name
 
@@ -25,11 +26,6 @@ CHOICES = (
 PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
 END = ".gguf"
 
-_LABEL = re.compile(
-    r"(?i)(?<![A-Z0-9])"
-    r"((?:UD-)?I?Q[0-9]+(?:_(?:[0-9]+|K|NL|[SML]|XL|X{1,2}S))*|TQ[0-9]_[0-9]|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32)"
-    r"(?![A-Z0-9])"
-)
 _DRAFTER = re.compile(r"(?i)(?<![A-Z0-9])(?:mtp|assistant|draft(?:er)?|dflash|eagle[0-9]*)(?![A-Z0-9])")
 
 
@@ -87,14 +83,6 @@ def choose(files: Sequence[HubFile], name: Name) -> Choice:
     return Choice(label_of(path), parts, _projector(files, parts[0]))
 
 
-def label_of(path: str) -> str:
-    """The quantisation in a file's name, or else in its folder's: model-UD-Q4_K_XL.gguf → UD-Q4_K_XL. Where a name has
-    several, the last one counts."""
-    folder, _, file = whole_name(path).rpartition("/")
-    found = _LABEL.findall(file) or _LABEL.findall(folder)
-    return str(found[-1]).upper() if found else ""
-
-
 def _model(paths: Sequence[str], name: Name) -> str:
     by_label: dict[str, str] = {}
     for path in sorted(paths, key=lambda path: (path.count("/"), path)):
@@ -133,4 +121,4 @@ def _projector(files: Sequence[HubFile], model: HubFile) -> HubFile | None:
 
 def _words(path: str) -> set[str]:
     """What a path is made of, but for the quantisation."""
-    return set(re.findall(r"[a-z0-9]+", _LABEL.sub("", path).lower()))
+    return set(re.findall(r"[a-z0-9]+", LABEL.sub("", path).lower()))

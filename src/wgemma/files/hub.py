@@ -23,7 +23,6 @@ from wgemma.files.sources import HttpSource
 from wgemma.files.web import BadStatus, Manners
 
 ADDRESS = "https://huggingface.co"
-HOSTS = frozenset(("hf.co", "huggingface.co", "www.huggingface.co"))
 MAX_PAGES = 20  # of a listing, a thousand files each
 
 _NEXT = re.compile(r'<([^<>]{1,2000})>;\s*rel="next"')

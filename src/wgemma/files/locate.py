@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
+from urllib.parse import parse_qs
 
 from wgemma.embedded import NAME, embedded_model, is_embedded
 from wgemma.errors import ModelError, SourceError, StoreError
 from wgemma.files.adapter_pairs import not_a_model
 from wgemma.files.adapter_peft import CONFIG, WEIGHTS
+from wgemma.files.names import is_on_hub
 from wgemma.files.ollama import StoredModel
 from wgemma.files.paths import mode, user_path
 from wgemma.files.sources import is_url
@@ -44,12 +46,14 @@ def locate(target: str | Path | None) -> ModelFiles:
     if not (isinstance(target, str) and is_url(target)):
         user_path(target)  # refuses what no file or model is called
     text = str(target)
-    if is_url(text) and text.lower().partition("?")[0].partition("#")[0].endswith(".gguf"):
+    on_hub = is_on_hub(text)
+    if is_download(text) and not (on_hub and text in Stores.find()):
         return ModelFiles(without_password(text), text)
     path = _file(text)
     if _is_peft(text) and (isinstance(target, Path) or text not in Stores.find()):
         raise ModelError(f"{text}: {not_a_model(text)}")
-    if isinstance(target, Path) or (text.lower().endswith(".gguf") and (path or text not in Stores.find())):
+    looks_like_a_file = text.lower().endswith(".gguf") and not on_hub
+    if isinstance(target, Path) or (looks_like_a_file and (path or text not in Stores.find())):
         if path is None:
             shown = without_password(text)
             raise SourceError(f"{shown}: no such file. `wgemma list` shows the models on this computer.")
@@ -59,12 +63,23 @@ def locate(target: str | Path | None) -> ModelFiles:
     except StoreError as error:
         if error.reason in ("invalid_name", "not_found") and path is not None:
             return ModelFiles(text, path)
-        if error.reason == "invalid_name" and is_url(text):
-            raise SourceError(f"{without_password(text)}: a model's URL must end in .gguf.") from None
+        if error.reason == "invalid_name" and is_url(text) and not on_hub:
+            reason = f"{without_password(text)}: a model's URL must end in .gguf, in its path or its query."
+            raise SourceError(reason) from None
         if error.reason == "invalid_name" and _is_folder(text):
             raise SourceError(f"{text} is a folder; name the .gguf file in it.") from None
         raise
     return stored_files(stored)
+
+
+def is_download(text: str) -> bool:
+    """Whether this is the address of a GGUF file: its path ends so, or a value in its query. On Hugging Face, other
+    addresses are those of pages."""
+    if not is_url(text) or (is_on_hub(text) and "/resolve/" not in text):
+        return False
+    path, _, query = text.partition("#")[0].partition("?")
+    values = [value for values in parse_qs(query).values() for value in values]
+    return any(end.lower().endswith(".gguf") for end in (path, *values))
 
 
 def stored_files(stored: StoredModel) -> ModelFiles:

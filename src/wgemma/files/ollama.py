@@ -18,7 +18,7 @@ from typing import Any
 from wgemma.errors import GgufError, PartsError, StoreError
 from wgemma.files.gguf import Gguf
 from wgemma.files.manifests import ManifestLayer, is_message, json_object, json_value, parse_layers
-from wgemma.files.names import Name
+from wgemma.files.names import Name, one_host
 from wgemma.files.params import PARAMS, is_kind, lenient
 from wgemma.files.paths import mode, user_path
 
@@ -64,7 +64,7 @@ class Store:
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
         self._check_readable()
-        return sorted(name for name, path in self.manifests() if self._holds(path))
+        return sorted({name for name, path in self.manifests() if self._holds(path)})
 
     def manifests(self, unreadable: Callable[[OSError], object] | None = None) -> Iterator[tuple[Name, Path]]:
         """What is where a well-formed name's manifest would be; `unreadable` hears of folders that cannot be listed."""
@@ -76,7 +76,9 @@ class Store:
             folders.clear()
             for file in files:
                 with suppress(StoreError):
-                    yield Name.parse(f"{'/'.join(parts)}:{file}"), Path(folder, file)
+                    name = Name.parse(f"{'/'.join(parts)}:{file}")
+                    if (name.namespace, name.model, name.tag) == (*parts[1:], file):
+                        yield name, Path(folder, file)
 
     def _check_readable(self) -> None:
         """Raises `StoreError` if the store is unreadable, so that it does not look empty."""
@@ -113,7 +115,15 @@ class Store:
             return False
 
     def manifest(self, name: Name) -> Path:
-        return self.root / "manifests" / name.host / name.namespace / name.model / name.tag
+        """Where a model's manifest is, by whatever spelling of its host, or would be."""
+        top, rest = self.root / "manifests", Path(name.namespace, name.model, name.tag)
+        if mode(top / name.host / rest):
+            return top / name.host / rest
+        with suppress(OSError):
+            for folder in sorted(top.iterdir()):
+                if one_host(folder.name) == name.host and mode(folder / rest):
+                    return folder / rest
+        return top / name.host / rest
 
     def model(self, name: str | Name) -> "StoredModel":
         """The model of that name; the `StoreError` says what is wrong with it."""

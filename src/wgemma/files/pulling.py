@@ -13,10 +13,12 @@ from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
 from wgemma.files.keeping import keep_manifest
 from wgemma.files.layers import as_json, config_of, manifest_of
+from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
-from wgemma.files.names import Name
+from wgemma.files.names import HUB, Name, is_on_hub
 from wgemma.files.registry import Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
+from wgemma.files.web import without_password
 
 TRIES = 3  # of a pull whose blobs others delete
 
@@ -25,12 +27,15 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     """Downloads a model into wgemma's store. `hosts` are those that may be asked; by default any on the internet, and
     this machine itself."""
     stores = stores or Stores.find()
+    if is_download(text) and not is_on_hub(text):
+        reason = f"{without_password(text)} is a file, not a model's name. `wgemma run` takes it as it is."
+        raise StoreError(reason, "invalid_name")
     name = Name.parse(text)
     refuse_embedded(text, "there is nothing to pull")
     if hosts is not None and name.host not in hosts:
         raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
     yield {"status": "pulling manifest"}
-    if name.host in hub.HOSTS:
+    if name.host == HUB:
         choice = hub.hub_choice(name)
         yield {"status": f"picked {choice.title}"}
         plan = _hub_plan(name, choice)

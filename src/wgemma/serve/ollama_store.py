@@ -20,11 +20,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from wgemma.creating import create
 from wgemma.errors import Error, SourceError, StoreError
-from wgemma.files import hub
 from wgemma.files.copying import copy, delete
 from wgemma.files.events import Event, Work
 from wgemma.files.keeping import check_space, checked_digest, has_blob, put_blob, touch_blob
-from wgemma.files.names import DEFAULT_HOST, Name
+from wgemma.files.names import DEFAULT_HOST, HUB, Name
 from wgemma.files.pulling import pull
 from wgemma.files.recipes import Recipe, recipe_from
 from wgemma.files.stores import Stores
@@ -86,7 +85,7 @@ class Workers:
 
 def store_routes(service: Service) -> list[Route]:
     workers = Workers()
-    hosts = {DEFAULT_HOST, *hub.HOSTS, *service.settings.registries}
+    hosts = {DEFAULT_HOST, HUB, *service.settings.registries}
 
     async def pulled(request: Request) -> Response:
         fields = await read_fields(request)
