@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from wgemma.errors import Error
+from wgemma.cli import main
+from wgemma.errors import Error, SettingsError
+from wgemma.files.names import Name
 from wgemma.serve.address import parse_address
-from wgemma.serve.settings import from_environment, seconds
+from wgemma.serve.settings import from_environment, registry_host, seconds
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,32 @@ def test_durations(given: Any, wanted: float) -> None:
 @pytest.mark.parametrize("given", [None, True, "", "soon", "5 m", "m", "1e9", "5mm", [5], "９"])
 def test_what_is_no_duration(given: Any) -> None:
     assert seconds(given) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("registry.example", "registry.example"),
+        (" Registry.Example:5000 ", "registry.example:5000"),
+        ("https://registry.example/", "registry.example"),
+        ("HTTP://LocalHost:5000", "localhost:5000"),
+        ("www.huggingface.co", "hf.co"),
+    ],
+)
+def test_a_registry_is_spelt_as_names_spell_it(text: str, host: str) -> None:
+    assert registry_host(text) == host == Name.parse(f"{host}/me/model").host
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "/", "https://", "registry.example/v2", "https://registry.example/v2/", "ftp://x", "me:pw@x", "x:", "x:y",
+     "x:0", "x:65536", "a:1:2", "[::1]:5000", "hf.co?x", "a b", "*", "x,y", "-x", "host:" + "9" * 5000],
+)  # fmt: skip
+def test_a_registry_that_would_match_nothing_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SettingsError, match=r"is not a host; write registry.example, or localhost:5000"):
+        registry_host(text)
+    assert main(["serve", "--port", "0", "--registry=" + text]) == 1
+    assert "is not a host" in capsys.readouterr().err
 
 
 def test_the_environment() -> None:

@@ -143,7 +143,7 @@ def _by_ray(settings: "Settings", options: argparse.Namespace, host: str, port: 
 
 def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
     """The environment's settings, overridden by the options."""
-    from wgemma.serve.settings import from_environment, seconds
+    from wgemma.serve.settings import from_environment, registry_host, seconds
 
     found = from_environment(os.environ)
     key = options.api_key or os.environ.get("WGEMMA_API_KEY") or None
@@ -158,7 +158,7 @@ def _settings(options: argparse.Namespace, host: str) -> dict[str, Any]:
     if options.origin:
         found["origins"] = tuple(options.origin)
     if options.registry:
-        found["registries"] = tuple(options.registry)
+        found["registries"] = tuple(map(registry_host, options.registry))
     anybody = ("http://anybody.example", "https://anybody.example")
     if key is None and any(fnmatchcase(page, form) for page in anybody for form in found.get("origins", ())):
         raise SettingsError("this server would be open to every web page: list the pages, or set a key.")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.engine.options import SLOTS
-from wgemma.errors import SettingsError
+from wgemma.errors import SettingsError, StoreError
+from wgemma.files.names import Name
 from wgemma.gpu.device import Device
 from wgemma.model.matmul import Precision
 
@@ -56,6 +57,20 @@ def seconds(value: Any) -> float | None:
     else:
         return None
     return math.inf if negative else found
+
+
+def registry_host(text: str) -> str:
+    """The host of a registry, as the names of models spell it."""
+    host = re.sub("^https?://", "", text.strip().lower()).removesuffix("/")
+    _, colon, port = host.partition(":")
+    try:
+        if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16):
+            raise ValueError
+        return Name.parse(f"{host}/library/any").host
+    except (StoreError, ValueError):
+        raise SettingsError(
+            f"--registry {text!r:.80} is not a host; write registry.example, or localhost:5000."
+        ) from None
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
