@@ -183,7 +183,7 @@ def store(folder: Path) -> Iterator[None]:
     own = {"WGEMMA_MODELS": str(folder / "own"), "OLLAMA_MODELS": str(folder / "none")}
     with (
         patch.dict(os.environ, own),
-        patch("wgemma.files.pulling.registry_plan", nothing),
+        patch("wgemma.pulling.registry_plan", nothing),
         patch("wgemma.files.hub.hub_choice", nothing),
     ):
         if BASE not in Stores.find().own:

@@ -18,8 +18,8 @@ from wgemma.files.keeping import keep_manifest, put_blob
 from wgemma.files.layers import manifest_of
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import Name
-from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
+from wgemma.pulling import pull
 
 TENSORS = {f"blk.{i}.attn_norm.weight": ("F32", (200,), bytes([i] * 800)) for i in range(6)}
 MODEL = write_gguf({"general.architecture": "gemma4"}, TENSORS)

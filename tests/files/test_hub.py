@@ -10,13 +10,14 @@ import pytest
 from gguf_parts import cut, part_name
 from gguf_writer import write_gguf
 from registry_server import Registry, digest, serving
+from store_models import projector
 from wgemma.errors import Error, GgufError, SourceError, StoreError
 from wgemma.files import fetching, hub, registry
 from wgemma.files.gguf import Gguf
 from wgemma.files.hub import parse_listing
 from wgemma.files.names import Name
-from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
+from wgemma.pulling import pull
 
 TENSORS = {f"blk.{i}.attn_norm.weight": ("F32", (32,), bytes([i] * 128)) for i in range(6)}
 MODEL = write_gguf({"general.architecture": "gemma4"}, TENSORS)
@@ -114,6 +115,32 @@ def test_the_address_of_a_file_pulls_it_with_its_parts_and_its_projector(
     assert str(model.name) == "hf.co/acme/gemma:g-Q8_0" and len(model.projectors) == 1
     with model.open() as gguf:
         assert gguf.parts == 3
+
+
+WIDE = write_gguf({"general.architecture": "gemma4", "gemma4.embedding_length": 32}, TENSORS)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (projector(64), "mmproj-F16.gguf was made for a model 64 wide; hf.co/acme/gemma:latest is 32 wide"),
+        (TOWERS, "mmproj-F16.gguf is not a projector: it has neither a vision nor an audio tower"),
+        (b"not a GGUF" * 50, "mmproj-F16.gguf: at byte 0: this is not a GGUF file (it does not start with 'GGUF')"),
+    ],
+    ids=["another width", "no tower", "no GGUF"],
+)
+def test_a_projector_that_does_not_fit_is_left_out(server: Registry, stores: Stores, other: bytes, why: str) -> None:
+    server.add_repository("acme/gemma", {"g-Q4_K_M.gguf": WIDE, "mmproj-F16.gguf": other})
+    assert {"status": f"left out the projector: {why}"} in list(pull("hf.co/acme/gemma"))
+    model = stores.own.model("hf.co/acme/gemma")
+    model.verify()
+    assert model.projectors == [] and model.capabilities == ["completion", "tools", "thinking"]
+
+
+def test_a_projector_that_fits_comes_along(server: Registry, stores: Stores) -> None:
+    server.add_repository("acme/gemma", {"g-Q4_K_M.gguf": WIDE, "mmproj-F16.gguf": projector(32)})
+    assert not [event for event in pull("hf.co/acme/gemma") if event["status"].startswith("left out")]
+    assert stores.own.model("hf.co/acme/gemma").capabilities == ["completion", "audio", "tools", "thinking"]
 
 
 def test_a_file_elsewhere_is_no_name() -> None:

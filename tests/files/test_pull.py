@@ -18,9 +18,9 @@ from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files import fetching, keeping, registry, web
 from wgemma.files.copying import delete
 from wgemma.files.keeping import blob_place, has_blob, partial_place, put_blob
-from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
 from wgemma.files.web import Manners, Pace
+from wgemma.pulling import pull
 
 BIG = Random(1).randbytes(200_000)
 LAYERS = [("model", TINY), ("projector", BIG), ("license", b"words " * 500)]

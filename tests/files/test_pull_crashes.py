@@ -16,8 +16,8 @@ import pytest
 from registry_server import TINY, Registry, digest, serving
 from wgemma.cli import main
 from wgemma.files.keeping import partial_place
-from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
+from wgemma.pulling import pull
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 
@@ -27,7 +27,7 @@ OLD = Random(4).randbytes(1000)
 CHILD = """
 import os, signal, sys
 from wgemma.errors import Error
-from wgemma.files.pulling import pull
+from wgemma.pulling import pull
 
 name, touches, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 store = os.environ["WGEMMA_MODELS"]

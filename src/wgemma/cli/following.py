@@ -63,7 +63,7 @@ class Follower:
             self._draw(sum(self._done.values()), sum(self._totals.values()))
         elif event["status"] != self._status:
             self._status = event["status"]
-            if self._bars is None or self._status.startswith(("picked", "waiting")):
+            if self._bars is None or self._status.startswith(("picked", "left out", "waiting")):
                 print(clean(self._status), file=sys.stderr)
             else:
                 self._bars.update(self._task, description=clean(self._status))

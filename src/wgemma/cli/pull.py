@@ -7,8 +7,8 @@ from wgemma.cli.following import follow
 from wgemma.cli.output import clean, human_bytes
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
-from wgemma.files.pulling import pull
 from wgemma.files.stores import Stores
+from wgemma.pulling import pull
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -97,16 +97,17 @@ def _file(entry: Mapping[str, Any]) -> HubFile | None:
 
 
 def blobs(name: Name, files: Sequence[HubFile]) -> list[Blob]:
-    return [Blob(_url(name, file), file.digest, file.size, manners()) for file in files]
+    return [Blob(address(name, file), file.digest, file.size, manners()) for file in files]
 
 
-def _url(name: Name, file: HubFile) -> str:
+def address(name: Name, file: HubFile) -> str:
+    """Where a file is."""
     return f"{ADDRESS}/{name.namespace}/{name.model}/resolve/main/{quote(file.path)}"
 
 
 def open_remote(name: Name, files: Sequence[HubFile]) -> Gguf:
     """The header of a file, or of all its parts. A repository may show its listing to all and its files to some."""
     try:
-        return Gguf.open([HttpSource(_url(name, file), timeout=TIMEOUT, manners=manners()) for file in files])
+        return Gguf.open([HttpSource(address(name, file), timeout=TIMEOUT, manners=manners()) for file in files])
     except BadStatus as error:
         raise _refusal(name, error) from None

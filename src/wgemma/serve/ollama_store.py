@@ -24,9 +24,9 @@ from wgemma.files.copying import copy, delete
 from wgemma.files.events import Event, Work
 from wgemma.files.keeping import check_space, checked_digest, has_blob, put_blob, touch_blob
 from wgemma.files.names import DEFAULT_HOST, HUB, Name
-from wgemma.files.pulling import pull
 from wgemma.files.recipes import Recipe, recipe_from
 from wgemma.files.stores import Stores
+from wgemma.pulling import pull
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
 from wgemma.serve.fields import Fields

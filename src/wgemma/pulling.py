@@ -4,19 +4,22 @@ A pull that was stopped goes on from there next time. Blobs that Ollama's store 
 """
 
 from collections.abc import Container
+from dataclasses import replace
 
-from wgemma.errors import StoreError
+from wgemma.engine.towers import Towers
+from wgemma.errors import GgufError, ModelError, StoreError
 from wgemma.files import hub
 from wgemma.files.checking import check_blobs, check_plan
-from wgemma.files.choosing import Choice
+from wgemma.files.choosing import Choice, HubFile
 from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
+from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_manifest
 from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import HUB, Name, is_on_hub
-from wgemma.files.registry import Plan, registry_plan
+from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.web import without_password
 
@@ -38,7 +41,11 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     if name.host == HUB:
         choice = hub.hub_choice(name)
         yield {"status": f"picked {choice.title}"}
-        plan = _hub_plan(name, choice)
+        with hub.open_remote(name, choice.model) as gguf:
+            if trouble := _misfit(name, gguf, choice.projector):
+                yield {"status": f"left out the projector: {trouble}"}
+                choice = replace(choice, projector=None)
+            plan = _hub_plan(name, choice, gguf)
     else:
         plan = registry_plan(name)
         yield {"status": "reading model metadata"}
@@ -57,9 +64,21 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     yield {"status": "success"}
 
 
-def _hub_plan(name: Name, choice: Choice) -> Plan:
-    with hub.open_remote(name, choice.model) as gguf:
-        config = as_json(config_of(gguf, str(name), choice.label or gguf.quantisation))
+def _misfit(name: Name, model: Gguf, file: HubFile | None) -> str | None:
+    """Why a projector does not fit the model, as loading would say it; None if it does."""
+    width = model.metadata.get(f"{FAMILY}.embedding_length")
+    if file is None or type(width) is not int:
+        return None
+    try:
+        with hub.open_remote(name, [file]) as projector:
+            Towers(str(name), width, model, [projector])
+    except (GgufError, ModelError) as error:
+        return str(error).partition(". ")[0].rstrip(".").replace(hub.address(name, file), file.name)
+    return None
+
+
+def _hub_plan(name: Name, choice: Choice, gguf: Gguf) -> Plan:
+    config = as_json(config_of(gguf, str(name), choice.label or gguf.quantisation))
     layers = [ManifestLayer("model", file.digest, file.size, None) for file in choice.model]
     files = list(choice.model)
     if choice.projector is not None:
