@@ -50,8 +50,8 @@ def test_the_readmes_python_runs(
 
 def test_the_readmes_modelfile_is_one() -> None:
     (text,) = blocks("Modelfile")
-    said = parse_modelfile(text)
-    assert (said.bases, said.system) == (["gemma4:e2b"], "You are a pirate.")
+    said = parse_modelfile(text.encode())
+    assert (said.bases, said.system) == ({"gemma4:e2b": 1}, "You are a pirate.")
 
 
 def test_the_python_about_structured_answers_runs(

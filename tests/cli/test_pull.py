@@ -1,6 +1,8 @@
 """`wgemma pull`, `rm`, `cp` and `create`, and `wgemma run` of a model that is not here."""
 
+import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -250,7 +252,28 @@ def test_an_adapter_of_either_form_comes_along(tmp_path: Path, blob: Path, form:
     [
         ("FROM gemma4:tiny\nTEMPLATE x", "runs no templates"),
         ("FROM gemma4:nothing", "is not on this computer"),
-        ("FROM ./nothing.gguf", "no such file"),
+        ("FROM ./nothing.gguf", "Line 1 of the Modelfile: FROM ./nothing.gguf does not exist."),
+        ("FROM ./nothing", "FROM ./nothing does not exist."),
+        ("FROM .", "FROM . is a folder. Name the .gguf file in it."),
+        ("FROM ./lora", "FROM ./lora is a LoRA adapter. Name it as ADAPTER, and its model as FROM."),
+        ("FROM ./weights", "FROM ./weights is in safetensors; wgemma builds upon GGUF files."),
+        ("FROM weights/model.safetensors", "FROM weights/model.safetensors is in safetensors;"),
+        ("FROM https://x.example/a.gguf", "is on the web. Download it and name the file,"),
+        (
+            "FROM gemma4:tiny\nFROM someone/mygemma:v1",
+            "FROM gemma4:tiny is a model's name, beside which",
+        ),
+        (
+            "FROM wgemma-tiny\nFROM gemma4:tiny",
+            "FROM wgemma-tiny is a model's name, beside",
+        ),
+        ("FROM ./notes.gguf", "Line 1 of the Modelfile: "),
+        ("FROM gemma4:tiny\nADAPTER ./notes.gguf", "Line 2 of the Modelfile: "),
+        ("FROM gemma4:tiny\nADAPTER https://x.example/a.gguf", "Line 2 of the Modelfile: ADAPTER https"),
+        (
+            "FROM gemma4:tiny\nPARAMETER top_p 7",
+            "Line 2 of the Modelfile: top_p is 7.0; it must be",
+        ),
         (f"FROM {'x' * 300}", "is not a model name"),
         ("FROM llama-mini", "wgemma runs gemma4 only"),
         ("FROM gemma4:tiny\nADAPTER ./nothing.gguf", "nothing.gguf"),
@@ -259,9 +282,12 @@ def test_an_adapter_of_either_form_comes_along(tmp_path: Path, blob: Path, form:
 def test_a_bad_modelfile_makes_nothing(
     tmp_path: Path, stores: Stores, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for folder, file in (("weights", "model.safetensors"), ("lora", "adapter_config.json"), (".", "notes.gguf")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / file).write_bytes(b"notes")
     assert main(["create", "mine", "-f", written(tmp_path, text)]) == 1
     assert message in capsys.readouterr().err
-    assert stores.own.names() == []
+    assert not stores.own.root.exists()
 
 
 def test_what_does_not_fit_is_named_before_anything_is_copied(
@@ -291,7 +317,39 @@ def test_a_model_that_cannot_be_named_leaves_no_copy(
 
 def test_a_missing_modelfile_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["create", "mine", "-f", str(tmp_path / "Modelfile")]) == 1
-    assert "Modelfile cannot be read: No such file" in capsys.readouterr().err
+    assert f"there is no {tmp_path}/Modelfile. Write one," in capsys.readouterr().err.replace("There", "there")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
+def test_what_is_no_modelfile_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(100 << 20)
+    for name, told in (("pipe", "is a device or a pipe"), ("large", "the limit is"), (".", "is a folder, not a file")):
+        assert main(["create", "mine", "-f", str(tmp_path / name)]) == 1
+        assert told in capsys.readouterr().err
+
+
+def test_a_modelfile_may_come_by_standard_input(
+    tmp_path: Path, blob: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(blob, tmp_path / "a.gguf")
+    monkeypatch.chdir(tmp_path)
+    for text, code in ((b"FROM ./a.gguf\nSYSTEM Be brief.", 0), (b"", 1), (b"#" * (5 << 20), 1)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert main(["create", "mine", "-f", "-"]) == code
+    assert "standard input has more than" in capsys.readouterr().err
+    assert locate("mine").system == "Be brief."
+
+
+@pytest.mark.parametrize("named", [(1,), (3,), (1, 2, 3), (3, 1), (2, 2)])
+def test_all_parts_are_taken_whichever_are_named(tmp_path: Path, blob: Path, named: tuple[int, ...]) -> None:
+    with Gguf.open(blob) as gguf:
+        write_parts(tmp_path, gguf, 3)
+    text = "".join(f"FROM ./model-0000{number}-of-00003.gguf\n" for number in named)
+    assert main(["create", "mine", "-f", written(tmp_path, text)]) == 0
+    found = locate("mine").model
+    assert isinstance(found, tuple) and len(found) == 3
 
 
 def test_json_tells_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def readers() -> list[Reader]:
         return mutate(data, dice) if dice.random() < 0.5 else data
 
     def examine_modelfile(data: bytes) -> str:
-        said = parse_modelfile(data.decode(errors="replace"))
+        said = parse_modelfile(data)
         json.dumps([said.bases, said.parameters, said.messages])
         return "read"
 

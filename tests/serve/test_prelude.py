@@ -59,7 +59,7 @@ def test_show_tells_all_that_a_model_says_and_is(prelude_api: Api) -> None:
     shown = prelude_api.ask("/api/show", {"model": "mine"}).json
     assert shown["system"] == SYSTEM["content"] and shown["messages"] == EXAMPLES
     assert shown["license"] == "License A\nLicense B"
-    told = parse_modelfile(shown["modelfile"])
+    told = parse_modelfile(shown["modelfile"].encode())
     assert (told.system, told.messages, told.licenses) == (SYSTEM["content"], EXAMPLES, ["License A", "License B"])
     assert [base[:7] for base in told.bases] == ["sha256-"] and told.parameters["temperature"] == 0
     assert "messages" not in prelude_api.ask("/api/show", {"model": TINY}).json

@@ -1,53 +1,50 @@
 """`wgemma create NAME -f Modelfile`: makes a model of another one or of files, with settings of its own."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 from tempfile import TemporaryDirectory
 
+from wgemma.cli.create_files import find_adapters, find_bases
 from wgemma.cli.following import follow
 from wgemma.cli.output import progress
-from wgemma.cli.pull import offer
 from wgemma.creating import check_fit, create
-from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
-from wgemma.files.adapters import open_adapter, write_gguf_adapter
+from wgemma.files.adapters import OpenAdapter, write_gguf_adapter
 from wgemma.files.bases import read_files
-from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import keep_file, undone_on_failure
 from wgemma.files.locate import locate
-from wgemma.files.modelfile import MAX_MODELFILE, parse_modelfile
+from wgemma.files.modelfile import MAX_MODELFILE, Modelfile, parse_modelfile
 from wgemma.files.ollama import Store
-from wgemma.files.parts import part_names
 from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file
 from wgemma.files.recipes import Recipe, check_settings
 from wgemma.files.stores import Stores, new_name
 from wgemma.sync import run
 
+STDIN = "-"
+
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("create", help="make a model from a Modelfile")
     verb.add_argument("model", metavar="NAME", help="the new model's name")
-    verb.add_argument("-f", "--file", metavar="FILE", default="Modelfile", help="the Modelfile (default: Modelfile)")
+    told = "the Modelfile, or - for standard input (default: Modelfile)"
+    verb.add_argument("-f", "--file", metavar="FILE", default="Modelfile", help=told)
     verb.add_argument("--json", action="store_true", help="print progress as JSON, one object per line")
     verb.set_defaults(do=create_model)
 
 
 def create_model(options: argparse.Namespace) -> int:
     name, stores = new_name(options.model), Stores.find()
-    path = user_path(options.file)
-    with regular_file(path, MAX_MODELFILE) as file:
-        said = parse_modelfile(file.read().decode(errors="replace"))
+    said, folder = _read(options.file)
     recipe = Recipe(None, {}, {}, said.system, said.parameters, said.messages, said.licenses)
     check_settings(recipe)
-    folder = path.absolute().parent
-    base, files = _bases(said.bases, folder, stores, ask=not options.json)
+    base, files = find_bases(said.bases, folder, stores, ask=not options.json)
     with TemporaryDirectory() as scratch, undone_on_failure(stores.own) as added:
-        adapters = _converted([_path(text, folder) for text in said.adapters], base, files, Path(scratch))
+        adapters = _converted(find_adapters(said.adapters, folder), base, files, Path(scratch))
         kept = _kept([*files, *adapters], stores.own, added)
         recipe = replace(recipe, base=base, files=_named(files, kept), adapters=_named(adapters, kept))
         follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
@@ -56,36 +53,21 @@ def create_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _bases(bases: Sequence[str], folder: Path, stores: Stores, *, ask: bool) -> tuple[str | None, list[Path]]:
-    """The model to build upon by name, or the files, all parts of each. If it is not here, `ask` offers to pull it."""
-    if len(bases) == 1 and (bases[0] in stores or is_embedded(bases[0])):
-        return bases[0], []
-    files: list[Path] = []
-    for text in bases:
-        path = _path(text, folder)
-        if not S_ISREG(mode(path)):
-            if len(bases) == 1 and not text.lower().endswith(".gguf"):
-                if ask:
-                    offer(text)
-                stores.model(text)  # raises, with what to do
-                return text, []
-            raise StoreError(f"FROM {text:.200}: no such file.", "not_found")
-        files += list(_parts(path))
-    return None, files
+def _read(file: str) -> tuple[Modelfile, Path]:
+    """The Modelfile, and the folder at which its paths begin."""
+    if file == STDIN:
+        data = sys.stdin.buffer.read(MAX_MODELFILE + 1) if sys.stdin else b""
+        if len(data) > MAX_MODELFILE:
+            raise StoreError(f"standard input has more than the {MAX_MODELFILE:,} bytes of a Modelfile.", "bad_recipe")
+        return parse_modelfile(data), Path.cwd()
+    path = user_path(file)
+    if not mode(path):
+        raise StoreError(f"there is no {path}. Write one, such as `FROM gemma4:e2b`, or name it: -f FILE.", "not_found")
+    with regular_file(path, MAX_MODELFILE) as opened:
+        return parse_modelfile(opened.read()), path.absolute().parent
 
 
-def _path(text: str, folder: Path) -> Path:
-    """A path in a Modelfile, which begins at the Modelfile's folder."""
-    return folder / user_path(text)
-
-
-def _parts(path: Path) -> Iterator[Path]:
-    with Gguf.open(path) as gguf:
-        names = part_names(path.name) if gguf.parts > 1 else [path.name]
-    yield from (path.with_name(name) for name in names)
-
-
-def _converted(adapters: Sequence[Path], base: str | None, files: Sequence[Path], folder: Path) -> list[Path]:
+def _converted(adapters: Iterable[OpenAdapter], base: str | None, files: Sequence[Path], folder: Path) -> list[Path]:
     """The adapters as GGUF files in a folder. Raises if a file is none that a model is made of, or does not fit."""
     if base is not None:
         found = locate(base).model
@@ -95,9 +77,9 @@ def _converted(adapters: Sequence[Path], base: str | None, files: Sequence[Path]
         model, projectors = read.model, read.projectors
     with ExitStack() as opened:
         heads = []
-        for path in adapters:
-            heads.append(open_adapter(path))
-            opened.callback(heads[-1].close)
+        for head in adapters:
+            opened.callback(head.close)
+            heads.append(head)
         check_fit(model, projectors, heads)
         converted = [folder / f"{i}.gguf" for i in range(len(heads))]
         for head, path in zip(heads, converted, strict=True):

@@ -14,6 +14,7 @@ is refused.
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from wgemma.checks import shown
@@ -23,6 +24,7 @@ from wgemma.files.params import PARAMS, check_param
 
 MAX_MODELFILE = 4 << 20
 QUOTES = '"""'
+KNOWN = ("FROM", "SYSTEM", "PARAMETER", "ADAPTER", "MESSAGE", "LICENSE")
 OURS = "gemma4"  # what RENDERER and PARSER may name: Ollama's names for what wgemma does anyway
 
 _LINE = re.compile(r"\s*([A-Za-z]+)(?:[ \t]+(.*))?")
@@ -30,36 +32,46 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:[ \t]+(.*))?")
 
 @dataclass(slots=True)
 class Modelfile:
-    """What a Modelfile says, as it says it."""
+    """What a Modelfile says, as it says it; `bases` and `adapters` with the numbers of their lines."""
 
-    bases: list[str] = field(default_factory=list)
-    adapters: list[str] = field(default_factory=list)
+    bases: dict[str, int] = field(default_factory=dict)
+    adapters: dict[str, int] = field(default_factory=dict)
     system: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
     licenses: list[str] = field(default_factory=list)
 
 
-def parse_modelfile(text: str) -> Modelfile:
+def parse_modelfile(data: bytes) -> Modelfile:
     """Raises `StoreError` with the number of the line that is wrong."""
     found = Modelfile()
-    for number, word, value in _instructions(text):
+    for number, word, value in _instructions(_text(data)):
         try:
-            _apply(found, word, value)
+            _apply(found, number, word, value)
         except (SettingsError, ValueError) as error:
-            raise _wrong(number, str(error)) from None
+            raise at_line(number, str(error)) from None
     if not found.bases:
         raise StoreError("the Modelfile has no FROM, which names the model to build upon.", "bad_recipe")
     return found
 
 
-def _wrong(number: int, reason: str) -> StoreError:
+def _text(data: bytes) -> str:
+    if data.startswith(b"GGUF"):
+        raise StoreError("this is a GGUF file, no Modelfile. Write one that names it: FROM ./NAME.gguf", "bad_recipe")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise at_line(data.count(b"\n", 0, error.start) + 1, "this is not UTF-8. Save the file as UTF-8.") from None
+    return re.sub("\r\n?", "\n", text.removeprefix("\ufeff"))
+
+
+def at_line(number: int, reason: str) -> StoreError:
     return StoreError(f"line {number} of the Modelfile: {reason}", "bad_recipe")
 
 
 def _instructions(text: str) -> list[tuple[int, str, str]]:
     """(line number, instruction, value) of each."""
-    lines, found, at = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"), [], 0
+    lines, found, at = text.split("\n"), [], 0
     while at < len(lines):
         number, line = at + 1, lines[at]
         at += 1
@@ -67,7 +79,7 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
             continue
         matched = _LINE.fullmatch(line)
         if matched is None:
-            raise _wrong(number, f"{shown(line.strip())} is no instruction.")
+            raise at_line(number, f"{shown(line.strip())} is no instruction.")
         word, value = matched[1].upper(), (matched[2] or "").strip()
         argument = ["", *value.split(None, 1)][-1] if word in ("MESSAGE", "PARAMETER") else value
         quotes = next((quotes for quotes in (QUOTES, '"') if argument.startswith(quotes)), None)
@@ -77,7 +89,7 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
                 value = "\n".join([value, *lines[at:end], lines[end].rstrip()])
                 at = end + 1
             elif quotes == QUOTES:
-                raise _wrong(number, 'the text after """ has no end.')
+                raise at_line(number, 'the text after """ has no end.')
         found.append((number, word, value))
     return found
 
@@ -89,27 +101,31 @@ def _unquoted(value: str) -> str:
     return value
 
 
-def _apply(found: Modelfile, word: str, value: str) -> None:
-    """Adds one instruction; raises `ValueError` with what is wrong with it."""
+def _apply(found: Modelfile, number: int, word: str, value: str) -> None:
+    """Adds one instruction; raises `ValueError` or `SettingsError` with what is wrong with it."""
     if not value:
         raise ValueError(f"{word} has no value.")
     first, rest = [*value.split(None, 1), ""][:2]
     text = _unquoted(value)
     match word:
         case "FROM":
-            found.bases.append(text)
+            found.bases.setdefault(_named(word, text), number)
         case "ADAPTER":
-            found.adapters.append(text)
+            found.adapters.setdefault(_named(word, text), number)
         case "SYSTEM":
             found.system = text
         case "LICENSE":
             found.licenses.append(text)
         case "PARAMETER":
+            if not rest:
+                raise ValueError(f"PARAMETER {first:.80} has no value.")
             _set_parameter(found.parameters, first.lower(), _unquoted(rest))
         case "MESSAGE":
             role = first.lower()
             if role not in ROLES:
                 raise ValueError(f"the role {shown(first)} must be {', '.join(ROLES[:-1])} or {ROLES[-1]}.")
+            if not rest:
+                raise ValueError(f"MESSAGE {role} has no text.")
             found.messages.append({"role": role, "content": _unquoted(rest)})
         case "RENDERER" | "PARSER" if text == OURS:
             pass
@@ -119,10 +135,18 @@ def _apply(found: Modelfile, word: str, value: str) -> None:
             pass
         case "TEMPLATE":
             raise ValueError("wgemma renders Gemma's prompts itself and runs no templates. Remove the TEMPLATE.")
+        case "RENDERER" | "PARSER":
+            raise ValueError(f"{word} {shown(text)} is not supported: it must be {OURS}.")
         case _:
-            raise ValueError(
-                f"{word:.40} is not supported. There are FROM, SYSTEM, PARAMETER, ADAPTER, MESSAGE and LICENSE."
-            )
+            near = get_close_matches(word, KNOWN, n=1, cutoff=0.7)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(KNOWN[:-1])} and {KNOWN[-1]}."
+            raise ValueError(f"{word:.40} is not supported. {hint}")
+
+
+def _named(word: str, text: str) -> str:
+    if not text:
+        raise ValueError(f"{word} names nothing.")
+    return text
 
 
 def is_no_template(text: str) -> bool:
