@@ -9,14 +9,18 @@ import wgemma
 from adapter_maker import adapter, pair
 from gguf_parts import cut
 from gguf_writer import write_gguf
+from registry_server import digest
 from store_models import made, projector, put, reason
+from wgemma.cli import main
 from wgemma.creating import create
 from wgemma.errors import Error, StoreError
 from wgemma.files import keeping
 from wgemma.files.adapters import write_gguf_adapter
 from wgemma.files.copying import copy
 from wgemma.files.gguf import Gguf
+from wgemma.files.layers import as_json, manifest_of, text_layer
 from wgemma.files.locate import locate
+from wgemma.files.names import Name
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 from wgemma.loaded import prompt_style
@@ -40,6 +44,36 @@ def test_a_model_is_built_upon_another(stores: Stores) -> None:
     found = locate("mine")
     assert found.system == "Be brief." and found.params["top_k"] == 3
     assert made("plain", Recipe(base="mine", system="")).system is None
+
+
+def test_parts_links_and_licenses_of_ollamas_all_come_along(
+    stores: Stores, blob: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Gguf.open(blob) as gguf:
+        parts = cut(gguf, 3)
+    texts, config = [b"License One\n\nof two", b"License Two"], as_json({"model_format": "gguf"})
+    contents = [(kind, data) for kind, some in (("model", parts), ("license", texts)) for data in some]
+    order = [contents[i] for i in (3, 2, 0, 4, 1)]
+    folder = stores.ollama.root / "blobs"
+    for i, data in enumerate([config, *(data for _, data in order)]):
+        place = folder / digest(data).replace(":", "-")
+        (folder / f"real-{i}").write_bytes(data)
+        place.symlink_to(f"real-{i}")
+    manifest, _ = manifest_of(config, [text_layer(kind, data) for kind, data in order])
+    path = stores.ollama.manifest(Name.parse("inparts"))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(manifest)
+    model = made("mine", Recipe(base="inparts", licenses=["License Three"]))
+    assert model.licenses == ["License One\n\nof two", "License Two", "License Three"]
+    assert model.open().parts == 3 and not any(file.is_symlink() for file in model.files)
+    with wgemma.load("mine", device="reference") as mine, wgemma.load(blob, device="reference") as whole:
+        assert (mine.logits([5, 6]) == whole.logits([5, 6])).all()
+    assert main(["show", "mine"]) == 0
+    assert "License One, License Two, License Three" in capsys.readouterr().out
+    assert main(["show", "mine", "--license"]) == 0
+    assert capsys.readouterr().out == "License One\n\nof two\n\nLicense Two\n\nLicense Three\n"
+    assert main(["show", "wgemma-tiny", "--license"]) == 1
+    assert "wgemma-tiny has no license in it" in capsys.readouterr().err
 
 
 def test_every_setting_that_a_model_is_made_with_runs(stores: Stores) -> None:

@@ -9,6 +9,7 @@ from wgemma.checks import counted
 from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
+from wgemma.errors import StoreError
 from wgemma.files.arrays import StringArray
 from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf
@@ -25,6 +26,7 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     verb.add_argument("model", metavar="MODEL", nargs="?", help=MODEL)
     verb.add_argument("--tensors", action="store_true", help="list every tensor")
     verb.add_argument("--template", action="store_true", help="show the prompt wgemma renders and the file's template")
+    verb.add_argument("--license", action="store_true", help="print the model's licenses in full")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=show)
 
@@ -35,6 +37,8 @@ def show(options: argparse.Namespace) -> int:
         style = prompt_style(files, gguf) if gguf.metadata.get("general.architecture") == "gemma4" else "none"
         if options.json:
             as_json(_record(files, gguf, style, options))
+        elif options.license:
+            print(clean(_licenses(files)))
         elif options.template:
             _print_template(files, gguf, style)
         else:
@@ -87,6 +91,13 @@ def _summary(files: ModelFiles, gguf: Gguf, style: str) -> dict[str, Any]:
             "licenses": stored.licenses,
         }
     return summary
+
+
+def _licenses(files: ModelFiles) -> str:
+    texts = files.stored.licenses if files.stored else []
+    if not texts:
+        raise StoreError(f"{files.name} has no license in it.", "not_found")
+    return "\n\n".join(text.strip("\n") for text in texts)
 
 
 def _towers(files: ModelFiles, gguf: Gguf) -> list[dict[str, Any]]:
@@ -152,7 +163,7 @@ def _print_summary(files: ModelFiles, gguf: Gguf, style: str) -> None:
         "settings": ", ".join(f"{key} {value}" for key, value in files.params.items()),
         "system": files.system,
         "messages": f"{counted(len(files.messages), 'message')} before every chat" if files.messages else None,
-        "license": facts.get("licenses", [""])[0].strip().partition("\n")[0] if facts.get("licenses") else None,
+        "license": ", ".join(text.strip().partition("\n")[0].strip() for text in facts.get("licenses", ())),
     }
     for label, value in lines.items():
         if value not in (None, "", "None × None"):
