@@ -65,7 +65,9 @@ def check_fit(files: Sequence[Path], projectors: Sequence[Path], adapters: Seque
 def _check_blobs(base: Base, recipe: Recipe, store: Store) -> None:
     """`check_fit` for blobs, which are called as in the recipe."""
     given = [*recipe.files.items(), *recipe.adapters.items()]
-    places = {str(existing(store, checked_digest(digest))): name for name, digest in given}
+    names = {existing(store, checked_digest(digest)): name for name, digest in given}
+    if recipe.base is not None:
+        names |= dict.fromkeys(base.files, recipe.base)
     try:
         with ExitStack() as opened:
             adapters = []
@@ -74,7 +76,7 @@ def _check_blobs(base: Base, recipe: Recipe, store: Store) -> None:
                 opened.callback(adapters[-1].close)
             check_fit(base.files, base.projectors, adapters)
     except (AdapterError, ModelError) as error:
-        sentence = str(error).replace(str(base.files[0]), recipe.base) if recipe.base else str(error)
-        for path, name in places.items():
-            sentence = sentence.replace(path, f"{name:.80}")
+        sentence = str(error)
+        for path, name in names.items():
+            sentence = sentence.replace(str(path), f"{name:.80}")
         raise StoreError(sentence, "bad_recipe") from None

@@ -261,3 +261,10 @@ def test_an_adapter_must_fit_the_model(stores: Stores, blob: Path, tmp_path: Pat
     with pytest.raises(StoreError, match=r"^lora does not fit gemma4:tiny: it changes a blk.0.attn_q.weight of"):
         list(create("other", Recipe(base="gemma4:tiny", adapters={"lora": digests[1]})))
     assert "other" not in stores.own
+    with Gguf.open(blob) as gguf:
+        parts = [put(stores, part) for part in cut(gguf, 3)]
+    made("parts", Recipe(files={str(i): parts[i] for i in (2, 0, 1)}))
+    with pytest.raises(StoreError, match=r"^lora does not fit parts: it changes a blk.0.attn_q.weight of"):
+        list(create("other", Recipe(base="parts", adapters={"lora": digests[1]})))
+    with pytest.raises(StoreError, match=r"^notes: at byte 0: this is not a GGUF file"):
+        list(create("other", Recipe(base="parts", adapters={"notes": put(stores, b"notes and more notes")})))
