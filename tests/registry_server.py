@@ -34,6 +34,7 @@ class Registry:
         self.statuses: list[int] = []  # of the next answers with a blob
         self.ranges = True
         self.pause = 0.0  # seconds between two pieces of a blob
+        self.delay = 0.0  # seconds before any answer
         self.asked: list[tuple[str, str]] = []  # (path, Range) of blobs
         self.tokens: dict[str, str | None] = {}  # by path: the Authorization that came
         self._lock = Lock()
@@ -74,6 +75,7 @@ class Registry:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
         self.tokens[path] = request.headers["Authorization"]
+        time.sleep(self.delay)
         if path in self.redirects:
             request.send_response(307)
             request.send_header("Location", self.redirects[path])

@@ -21,6 +21,7 @@ from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import HUB, Name, is_on_hub
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
+from wgemma.files.waiting import patiently
 from wgemma.files.web import without_password
 
 TRIES = 3  # of a pull whose blobs others delete
@@ -39,17 +40,17 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
         raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
     yield {"status": "pulling manifest"}
     if name.host == HUB:
-        choice = hub.hub_choice(name)
+        choice = yield from patiently(lambda: hub.hub_choice(name), name.host)
         yield {"status": f"picked {choice.title}"}
-        with hub.open_remote(name, choice.model) as gguf:
-            if trouble := _misfit(name, gguf, choice.projector):
+        with (yield from patiently(lambda: hub.open_remote(name, choice.model), name.host)) as gguf:
+            if trouble := (yield from patiently(lambda: _misfit(name, gguf, choice.projector), name.host)):
                 yield {"status": f"left out the projector: {trouble}"}
                 choice = replace(choice, projector=None)
             plan = _hub_plan(name, choice, gguf)
     else:
-        plan = registry_plan(name)
+        plan = yield from patiently(lambda: registry_plan(name), name.host)
         yield {"status": "reading model metadata"}
-        check_plan(name, plan, stores)
+        yield from patiently(lambda: check_plan(name, plan, stores), name.host)
     for left in reversed(range(TRIES)):
         yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
         yield {"status": "verifying sha256 digest"}  # done on the way

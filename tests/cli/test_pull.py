@@ -101,6 +101,18 @@ def test_ctrl_c_leaves_what_can_be_resumed(server: Registry, stores: Stores) -> 
     assert int(server.asked[-1][1][6:].partition("-")[0]) > 0
 
 
+def test_ctrl_c_does_not_wait_for_a_silent_registry(server: Registry) -> None:
+    server.delay = 10.0
+    name = f"{server.host}/acme/tiny:x"
+    with subprocess.Popen([sys.executable, "-m", "wgemma", "pull", name], stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline() == "pulling manifest\n"
+        assert child.stderr.readline() == f"waiting for {server.host}\n"
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130 and time.monotonic() - began < 3.0
+
+
 def test_a_model_that_is_not_here_is_offered(server: Registry, stores: Stores, blob: Path) -> None:
     server.add("acme/tiny:y", [("model", blob.read_bytes())])
     name = f"{server.host}/acme/tiny:y"

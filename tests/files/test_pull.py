@@ -15,7 +15,7 @@ import pytest
 
 from registry_server import CONFIG, TINY, Registry, digest, serving
 from wgemma.errors import Error, SourceError, StoreError
-from wgemma.files import fetching, keeping, registry, web
+from wgemma.files import fetching, keeping, registry, waiting, web
 from wgemma.files.copying import delete
 from wgemma.files.keeping import blob_place, has_blob, partial_place, put_blob
 from wgemma.files.stores import Stores
@@ -170,6 +170,38 @@ def test_a_token_stays_with_its_host(hub: Registry) -> None:
             web.request_whole(f"http://{hub.host}{path}", Pace("x"), 5.0, manners).response.close()
         assert hub.tokens["/one"] == hub.tokens["/four"] == "Bearer secret"
         assert other.tokens["/three"] is None
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("localhost:9", "localhost refuses the connection"),
+        ("nothing.invalid", "there is no host called nothing.invalid, or no network"),
+    ],
+)
+def test_a_registry_that_cannot_be_reached_is_told(host: str, reason: str) -> None:
+    with pytest.raises(SourceError, match=rf"cannot be reached: {reason}\. Check the name and the connection\."):
+        list(pull(f"{host}/acme/tiny"))
+
+
+def test_a_silent_registry_is_told_while_it_is_waited_for(
+    hub: Registry, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.05)
+    hub.delay = 0.2
+    statuses = [event["status"] for event in pulled(hub)]
+    assert statuses[:2] == ["pulling manifest", f"waiting for {hub.host}"]
+    check(stores, hub)
+
+
+def test_waiting_for_a_silent_registry_can_be_stopped(hub: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.05)
+    hub.delay = 2.0
+    events = pull(f"{hub.host}/{NAME}")
+    began = time.monotonic()
+    assert next(events) and next(events)
+    events.close()
+    assert time.monotonic() - began < 1.0
 
 
 # -- lies

@@ -1,13 +1,16 @@
 """Any span of a file, memory or web server is read exactly, or raises a clear error."""
 
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -307,8 +310,38 @@ def test_a_server_that_hangs_up_on_the_first_question_is_told() -> None:
 def test_a_server_that_says_nothing_runs_into_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.gguf"
-        with pytest.raises(SourceError, match="cannot be reached: timed out"):
+        with pytest.raises(SourceError, match=r"cannot be reached: 127\.0\.0\.1 does not answer"):
             HttpSource(url, timeout=0.05)
+
+
+def test_a_server_that_speaks_no_tls_is_told() -> None:
+    with serve(good(DATA)) as url, pytest.raises(SourceError, match=r"127\.0\.0\.1 does not speak TLS as it should"):
+        HttpSource(url.replace("http:", "https:"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs a certificate")
+def test_a_certificate_nobody_vouches_for_is_told(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["-nodes", "-keyout", key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", *made], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked: list[int] = []
+
+        def greet() -> None:
+            with suppress(OSError):  # the test is over
+                while connection := server.accept()[0]:
+                    asked.append(1)
+                    with suppress(OSError):
+                        context.wrap_socket(connection, server_side=True)
+
+        Thread(target=greet, daemon=True).start()
+        with pytest.raises(
+            SourceError, match=r"the certificate of 127\.0\.0\.1 is not valid: self.signed.*set SSL_CERT_FILE"
+        ):
+            HttpSource(f"https://127.0.0.1:{server.getsockname()[1]}/x.gguf")
+    assert asked == [1]  # asking again would not help
 
 
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])

@@ -120,4 +120,4 @@ def small(url: str, most: int, manners: Manners) -> "tuple[bytes, HTTPMessage]":
         if length is None or length == str(len(data)):
             return data, response.headers
         trouble = "the connection dropped"
-    raise SourceError(f"{url} cannot be reached: {trouble}.")
+    raise SourceError(f"{url} cannot be reached: {trouble.rstrip('.')}. Check the name and the connection.")

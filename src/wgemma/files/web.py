@@ -145,12 +145,33 @@ def _response(url: str, name: str, headers: dict[str, str], pace: Pace, timeout:
     try:
         response: HTTPResponse = opener.open(request, timeout=timeout)
     except OSError as error:
-        raise ConnectionError(str(error.reason if isinstance(error, URLError) else error)) from None
+        raise _failure(name, parts.hostname or "", error.reason if isinstance(error, URLError) else error) from None
     except (InvalidURL, ValueError):
         raise SourceError(f"{name!r:.200} is not a valid URL.") from None
     except HTTPException:
         raise ConnectionError("the answer is not valid HTTP") from None
     return response
+
+
+def _failure(name: str, host: str, reason: Any) -> Exception:
+    """What kept a server from answering: a `ConnectionError`, which may be over next time, or a `SourceError`."""
+    from socket import gaierror
+    from ssl import SSLCertVerificationError, SSLError
+
+    if isinstance(reason, SSLCertVerificationError):
+        return SourceError(
+            f"{name}: the certificate of {host} is not valid: {reason.verify_message}. Check this machine's clock; "
+            "behind a proxy that opens connections, set SSL_CERT_FILE to the proxy's certificate."
+        )
+    if isinstance(reason, gaierror):
+        return ConnectionError(f"there is no host called {host}, or no network")
+    if isinstance(reason, ConnectionRefusedError):
+        return ConnectionError(f"{host} refuses the connection")
+    if isinstance(reason, TimeoutError):
+        return ConnectionError(f"{host} does not answer")
+    if isinstance(reason, SSLError):
+        return ConnectionError(f"{host} does not speak TLS as it should ({reason.reason or reason})")
+    return ConnectionError(getattr(reason, "strerror", None) or str(reason))
 
 
 def _parts(url: str) -> SplitResult | None:
