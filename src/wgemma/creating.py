@@ -14,7 +14,7 @@ from wgemma.files.adapters import OpenAdapter, check_fits, open_adapter
 from wgemma.files.bases import Base, find_base
 from wgemma.files.events import Work
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import checked_digest, existing, keep_manifest, undone_on_failure
+from wgemma.files.keeping import checked_digest, existing
 from wgemma.files.layers import as_json, check_layers, file_layer, manifest_of, text_layer
 from wgemma.files.ollama import Store
 from wgemma.files.recipes import Recipe, check_settings
@@ -40,12 +40,9 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
     ]
     check_layers(name, layers)
     manifest, named = manifest_of(config, layers)
-    with undone_on_failure(stores.own) as added:
-        yield from base.bring(stores, added)
-        for layer in layers:
-            yield {"status": f"using existing layer {layer.digest}"}
-        yield {"status": "writing manifest"}
-        keep_manifest(stores.own, name, manifest, named, [config, *base.texts, *(content for _, content in contents)])
+    for layer in layers:
+        yield {"status": f"using existing layer {layer.digest}"}
+    yield from base.keep(name, stores, manifest, named, [config, *(content for _, content in contents)])
     yield {"status": "success"}
 
 

@@ -14,7 +14,7 @@ from wgemma.files.choosing import Choice, HubFile
 from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import keep_manifest
+from wgemma.files.keeping import TRIES, keep_manifest
 from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
@@ -23,8 +23,6 @@ from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.waiting import patiently
 from wgemma.files.web import without_password
-
-TRIES = 3  # of a pull whose blobs others delete
 
 
 def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Work:

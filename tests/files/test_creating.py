@@ -16,7 +16,7 @@ from wgemma.creating import create
 from wgemma.errors import Error, StoreError
 from wgemma.files import keeping
 from wgemma.files.adapters import write_gguf_adapter
-from wgemma.files.copying import copy
+from wgemma.files.copying import copy, delete
 from wgemma.files.gguf import Gguf
 from wgemma.files.layers import as_json, manifest_of, text_layer
 from wgemma.files.locate import locate
@@ -178,15 +178,22 @@ def test_files_that_are_no_model_are_refused(stores: Stores) -> None:
         list(create("mine", Recipe(files={"x": put(stores, b"notes")})))
 
 
-def test_a_blob_that_vanished_meanwhile_is_noticed(stores: Stores) -> None:
-    steps = create("mine", Recipe(base="gemma4:tiny", system="x"))
-    for event in steps:
-        if event["status"] == "writing manifest":
-            stores.own.blob(stores.ollama.model("gemma4:tiny").layers[0].digest).unlink()
-            break
-    with pytest.raises(StoreError, match="which is not in the store"):
-        list(steps)
-    assert stores.own.names() == []
+def test_a_blob_that_vanished_meanwhile_is_brought_again(stores: Stores, blob: Path) -> None:
+    file = put(stores, blob.read_bytes())
+    for recipe, brought in ((Recipe(base="gemma4:tiny", system="x"), True), (Recipe(files={"x": file}), False)):
+        steps = create("mine", recipe)
+        while next(steps)["status"] != "writing manifest":
+            pass
+        stores.own.blob(file).unlink()
+        if brought:
+            assert list(steps)[-1] == {"status": "success"}
+            stores.own.model("mine").verify()
+            list(delete("mine"))
+            put(stores, blob.read_bytes())
+        else:
+            with pytest.raises(StoreError, match="which is not in the store"):
+                list(steps)
+            assert stores.own.names() == []
 
 
 def test_a_manifest_is_json_that_ollama_can_read(stores: Stores) -> None:

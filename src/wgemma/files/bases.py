@@ -13,7 +13,7 @@ from wgemma.errors import StoreError
 from wgemma.files.events import Work
 from wgemma.files.fetching import Blob, fetch
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import checked_digest, existing, keep_file
+from wgemma.files.keeping import TRIES, checked_digest, existing, keep_file, keep_manifest, undone_on_failure
 from wgemma.files.layers import as_json, config_of, file_layer, is_projector, normal, text_layer
 from wgemma.files.locate import locate
 from wgemma.files.manifests import ManifestLayer
@@ -37,7 +37,23 @@ class Base:
     stored: StoredModel | None = None  # whose blobs are taken over
     copied: bool = False  # the files are
 
-    def bring(self, stores: Stores, added: set[str]) -> Work:
+    def keep(
+        self, name: Name, stores: Stores, manifest: bytes, layers: Sequence[ManifestLayer], texts: Sequence[bytes] = ()
+    ) -> Work:
+        """Brings the blobs and writes the manifest of what is built upon this, with its `texts`. If that fails, nothing
+        stays behind."""
+        with undone_on_failure(stores.own) as added:
+            for left in reversed(range(TRIES)):
+                yield from self._bring(stores, added)
+                yield {"status": "writing manifest"}
+                try:
+                    keep_manifest(stores.own, name, manifest, layers, [*self.texts, *texts])
+                    return
+                except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
+                    if error.reason != "missing_blob" or not left:
+                        raise
+
+    def _bring(self, stores: Stores, added: set[str]) -> Work:
         """Makes sure that the blobs are in wgemma's store; those that were not join `added`."""
         if self.stored is not None:
             blobs = [Blob(None, layer.digest, layer.size) for layer in map(normal, self.stored.blobs)]

@@ -4,7 +4,7 @@ from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.bases import embedded_base, stored_base
 from wgemma.files.events import Work
-from wgemma.files.keeping import drop_manifest, keep_manifest, undone_on_failure
+from wgemma.files.keeping import drop_manifest
 from wgemma.files.layers import as_json, manifest_of, normal
 from wgemma.files.names import Name
 from wgemma.files.stores import Stores, new_name, refuse_embedded
@@ -16,17 +16,14 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Work:
     name = new_name(target)
     if is_embedded(source):
         base = embedded_base()
-        texts = [as_json(base.config), *base.texts]
-        manifest, layers = manifest_of(texts[0], base.layers)
+        config = as_json(base.config)
+        manifest, layers = manifest_of(config, base.layers)
+        yield from base.keep(name, stores, manifest, layers, [config])
     else:
         model = stores.model(source)
         model.check_parts()
-        base, texts = stored_base(model), []
-        manifest, layers = model.manifest_bytes, [normal(layer) for layer in model.blobs]
-    with undone_on_failure(stores.own) as added:
-        yield from base.bring(stores, added)
-        yield {"status": "writing manifest"}
-        keep_manifest(stores.own, name, manifest, layers, texts)
+        layers = [normal(layer) for layer in model.blobs]
+        yield from stored_base(model).keep(name, stores, model.manifest_bytes, layers)
     yield {"status": "success"}
 
 

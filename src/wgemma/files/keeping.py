@@ -37,6 +37,7 @@ PIECE = 1 << 20
 PATIENCE = 60.0  # seconds to wait for another process to change its manifests
 POLL = 0.05
 
+TRIES = 3  # to write a manifest while others delete its blobs
 FORGOTTEN = 7 * 86400.0  # seconds after which what no model needs is not waited for
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
