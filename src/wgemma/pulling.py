@@ -14,11 +14,11 @@ from wgemma.files.choosing import Choice, HubFile
 from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import TRIES, keep_manifest
 from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import HUB, Name, is_on_hub
+from wgemma.files.naming import TRIES, keep_manifest
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.waiting import patiently

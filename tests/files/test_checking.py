@@ -14,10 +14,11 @@ from wgemma.errors import StoreError
 from wgemma.files import checking, fetching, registry
 from wgemma.files.copying import copy
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import keep_manifest, put_blob
+from wgemma.files.keeping import put_blob
 from wgemma.files.layers import manifest_of
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import Name
+from wgemma.files.naming import keep_manifest
 from wgemma.files.stores import Stores
 from wgemma.pulling import pull
 

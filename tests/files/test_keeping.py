@@ -1,91 +1,19 @@
-"""What is written into wgemma's store is whole, and what no model needs goes."""
+"""What is written into wgemma's store is whole."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from registry_server import digest
-from store_models import made, put
+from store_models import made
 from wgemma.errors import Error, StoreError
 from wgemma.files import keeping
-from wgemma.files.copying import copy, delete
+from wgemma.files.copying import copy
 from wgemma.files.keeping import has_blob, put_blob
 from wgemma.files.locks import locked
-from wgemma.files.names import Name
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
-
-
-def test_a_manifest_that_cannot_be_read_keeps_all_blobs(stores: Stores) -> None:
-    for name in ("one", "two"):
-        list(copy("gemma4:tiny", name))
-    stores.own.manifest(stores.own.model("two").name).write_bytes(b"{")
-    list(delete("one"))
-    assert len(list((stores.own.root / "blobs").iterdir())) == 4
-    list(delete("two"))
-    assert stores.own.names() == []
-
-
-def test_a_file_that_is_no_manifest_keeps_no_blobs(stores: Stores) -> None:
-    list(copy("gemma4:tiny", "one"))
-    (stores.own.manifest(Name.parse("one")).parent / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
-    list(delete("one"))
-    assert list((stores.own.root / "blobs").iterdir()) == []
-
-
-def test_what_was_left_behind_long_ago_goes_with_the_next_model(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    list(copy("gemma4:tiny", "one"))
-    list(copy("gemma4:tiny", "two"))
-    put(stores, b"an upload")
-    unfinished = [keeping.partial_place(stores.own, digest(b"x")), keeping.lock_place(stores.own, digest(b"y"))]
-    for path in unfinished:
-        path.write_bytes(b"12 elsewhere")
-    busy = keeping.partial_place(stores.own, digest(b"z"))
-    busy.write_bytes(b"half")
-    list(delete("one"))
-    assert has_blob(stores.own, digest(b"an upload")) and all(path.exists() for path in unfinished)
-    monkeypatch.setattr(keeping, "FORGOTTEN", -1.0)
-    list(copy("two", "one"))
-    with keeping.holding(stores.own, digest(b"z")):
-        list(delete("one"))
-    assert not has_blob(stores.own, digest(b"an upload")) and not any(path.exists() for path in unfinished)
-    assert busy.exists()
-    stores.own.model("two").verify()
-
-
-def test_a_store_can_be_listed_while_models_come_and_go(stores: Stores) -> None:
-    done, troubles = threading.Event(), []
-
-    def look() -> None:
-        while not done.is_set():
-            try:
-                stores.own.models()
-            except Exception as error:
-                troubles.append(error)
-
-    readers = [threading.Thread(target=look) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for _ in range(60):
-        list(copy("gemma4:tiny", "one"))
-        list(delete("one"))
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert troubles == []
-
-
-def test_a_model_with_all_the_layers_it_may_have_keeps_only_its_own_blobs(stores: Stores) -> None:
-    base = stores.ollama.model("gemma4:tiny")
-    made("full", Recipe(base="gemma4:tiny", licenses=[str(i) for i in range(256 - len(base.layers))]))
-    made("other", Recipe(base="gemma4:tiny", system="Be brief."))
-    count = len(list((stores.own.root / "blobs").iterdir()))
-    list(delete("other"))
-    assert len(list((stores.own.root / "blobs").iterdir())) == count - 1  # the system turn
 
 
 @pytest.mark.parametrize("name", ["sha256:" + "a" * 63, "sha256:../" + "a" * 61, "x", "sha256-" + "a" * 64, ""])

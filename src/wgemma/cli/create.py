@@ -15,9 +15,10 @@ from wgemma.creating import check_fit, create
 from wgemma.errors import StoreError
 from wgemma.files.adapters import OpenAdapter, write_gguf_adapter
 from wgemma.files.bases import read_files
-from wgemma.files.keeping import keep_file, undone_on_failure
+from wgemma.files.keeping import keep_file
 from wgemma.files.locate import locate
 from wgemma.files.modelfile import MAX_MODELFILE, Modelfile, parse_modelfile
+from wgemma.files.naming import undone_on_failure
 from wgemma.files.ollama import Store
 from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file

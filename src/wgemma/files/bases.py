@@ -13,11 +13,12 @@ from wgemma.errors import StoreError
 from wgemma.files.events import Work
 from wgemma.files.fetching import Blob, fetch
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import TRIES, checked_digest, existing, keep_file, keep_manifest, undone_on_failure
+from wgemma.files.keeping import checked_digest, existing, keep_file
 from wgemma.files.layers import as_json, config_of, file_layer, is_projector, normal, text_layer
 from wgemma.files.locate import locate
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import Name
+from wgemma.files.naming import TRIES, keep_manifest, undone_on_failure
 from wgemma.files.ollama import Store, StoredModel, sha256
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores

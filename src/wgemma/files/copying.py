@@ -4,9 +4,9 @@ from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.bases import embedded_base, stored_base
 from wgemma.files.events import Work
-from wgemma.files.keeping import drop_manifest
 from wgemma.files.layers import as_json, manifest_of, normal
 from wgemma.files.names import Name
+from wgemma.files.naming import drop_manifest
 from wgemma.files.stores import Stores, new_name, refuse_embedded
 
 
