@@ -222,7 +222,12 @@ class Answering(Perceiving, Computing):
 
     def _sampling(self, settings: SamplingOptions) -> Sampling:
         """The model's own settings, overridden by the caller's."""
-        own = {name: value for name, value in self._files.params.items() if name in _SAMPLING}
+        params = self._files.params
+        own = {name: params[name] for name in params if name in _SAMPLING and name not in settings}
+        try:
+            Sampling(**own)
+        except SettingsError as error:
+            raise SettingsError(f"the model's own {error} Set it for this answer, or create the model again.") from None
         return Sampling(**{**own, **settings})
 
     def _limit(self, max_tokens: int | None) -> int:

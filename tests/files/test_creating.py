@@ -21,6 +21,7 @@ from wgemma.files.gguf import Gguf
 from wgemma.files.layers import as_json, manifest_of, text_layer
 from wgemma.files.locate import locate
 from wgemma.files.names import Name
+from wgemma.files.naming import keep_manifest
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 from wgemma.loaded import prompt_style
@@ -44,6 +45,23 @@ def test_a_model_is_built_upon_another(stores: Stores) -> None:
     found = locate("mine")
     assert found.system == "Be brief." and found.params["top_k"] == 3
     assert made("plain", Recipe(base="mine", system="")).system is None
+
+
+def test_a_setting_from_elsewhere_that_cannot_run_is_the_models_own(stores: Stores) -> None:
+    model = made("mine", Recipe(base="gemma4:tiny"))
+    layers = [layer for layer in model.layers if layer.kind != "params"]
+    params = b'{"min_p":2}'
+    config = as_json(model.config)
+    manifest, named = manifest_of(config, [*layers, text_layer("params", params)])
+    keep_manifest(stores.own, Name.parse("mine"), manifest, named, [config, params])
+    with wgemma.load("mine", device="reference") as broken:
+        with pytest.raises(
+            wgemma.SettingsError, match=r"^the model's own min_p is 2; it must be a number from 0 to 1\."
+        ):
+            broken.generate("Hi", max_tokens=1)
+        assert broken.generate("Hi", max_tokens=1, min_p=0).text is not None
+        with pytest.raises(wgemma.SettingsError, match=r"^min_p is 3"):
+            broken.generate("Hi", max_tokens=1, min_p=3)
 
 
 def test_parts_links_and_licenses_of_ollamas_all_come_along(

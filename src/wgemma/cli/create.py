@@ -59,7 +59,7 @@ def _read(file: str) -> tuple[Modelfile, Path]:
     if file == STDIN:
         data = sys.stdin.buffer.read(MAX_MODELFILE + 1) if sys.stdin else b""
         if len(data) > MAX_MODELFILE:
-            raise StoreError(f"standard input has more than the {MAX_MODELFILE:,} bytes of a Modelfile.", "bad_recipe")
+            raise StoreError(f"this is too long for a Modelfile: the limit is {MAX_MODELFILE:,} bytes.", "bad_recipe")
         return parse_modelfile(data), Path.cwd()
     path = user_path(file)
     if not mode(path):

@@ -64,8 +64,8 @@ class Stores:
         for root in (ollama.root, *Store.places()):
             if _is_within(own.root, root) or _is_within(root, own.root):
                 raise StoreError(
-                    f"wgemma's own store {own.root} overlaps with Ollama's in {root}, which must stay as it is. Set "
-                    f"{VARIABLE} to another folder.",
+                    f"the store {own.root} of wgemma's overlaps with Ollama's in {root}, which must stay as it is. "
+                    f"Set {VARIABLE} to another folder.",
                     "not_written",
                 )
         return cls(own, ollama)
