@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from wgemma.engine.towers import Towers
-from wgemma.errors import AdapterError, ModelError, StoreError
+from wgemma.errors import AdapterError, GgufError, ModelError, StoreError
 from wgemma.files.adapters import OpenAdapter, check_fits, open_adapter
 from wgemma.files.bases import Base, find_base
 from wgemma.files.events import Work
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import checked_digest, existing
 from wgemma.files.layers import as_json, check_layers, file_layer, manifest_of, text_layer
+from wgemma.files.names import Name
 from wgemma.files.ollama import Store
 from wgemma.files.recipes import Recipe, check_settings
 from wgemma.files.stores import Stores, new_name
@@ -29,8 +30,7 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
     if (recipe.base is None) == (not recipe.files):
         raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
     check_settings(recipe)
-    base = find_base(name, recipe, stores)
-    _check_blobs(base, recipe, stores.own)
+    base = _checked_base(name, recipe, stores)
     config, texts = as_json(base.config), recipe.texts(base.params)
     contents = [(kind, content) for kind, some in texts.items() for content in some]
     layers = [
@@ -59,21 +59,29 @@ def check_fit(files: Sequence[Path], projectors: Sequence[Path], adapters: Seque
             check_fits(replace(adapter, name=adapter.where), find_tensors(config, model.tensors), name)
 
 
-def _check_blobs(base: Base, recipe: Recipe, store: Store) -> None:
-    """`check_fit` for blobs, which are called as in the recipe."""
+def _checked_base(name: Name, recipe: Recipe, stores: Stores) -> Base:
+    """What a model is built upon, if all else fits it. Complaints call files as the recipe does."""
     given = [*recipe.files.items(), *recipe.adapters.items()]
-    names = {existing(store, checked_digest(digest)): name for name, digest in given}
-    if recipe.base is not None:
-        names |= dict.fromkeys(base.files, recipe.base)
+    names = {existing(stores.own, checked_digest(digest)): known for known, digest in given}
     try:
-        with ExitStack() as opened:
-            adapters = []
-            for digest in recipe.adapters.values():
-                adapters.append(open_adapter(existing(store, digest)))
-                opened.callback(adapters[-1].close)
-            check_fit(base.files, base.projectors, adapters)
-    except (AdapterError, ModelError) as error:
+        base = find_base(name, recipe, stores)
+        if recipe.base is not None:
+            names |= dict.fromkeys(base.files, recipe.base)
+        _check_adapters(base, recipe, stores.own)
+        return base
+    except (AdapterError, GgufError, ModelError) as error:
         sentence = str(error)
-        for path, name in names.items():
-            sentence = sentence.replace(str(path), f"{name:.80}")
+        for path, known in names.items():
+            sentence = sentence.replace(str(path), f"{known:.80}")
+        if sentence == str(error):
+            raise  # it is about a file that the recipe does not name
         raise StoreError(sentence, "bad_recipe") from None
+
+
+def _check_adapters(base: Base, recipe: Recipe, store: Store) -> None:
+    with ExitStack() as opened:
+        adapters = []
+        for digest in recipe.adapters.values():
+            adapters.append(open_adapter(existing(store, digest)))
+            opened.callback(adapters[-1].close)
+        check_fit(base.files, base.projectors, adapters)

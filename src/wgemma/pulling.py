@@ -35,7 +35,10 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
     name = Name.parse(text)
     refuse_embedded(text, "there is nothing to pull")
     if hosts is not None and name.host not in hosts:
-        raise StoreError(f"{name}: models may not be pulled from {name.host:.80}.", "not_allowed")
+        host = f"{name.host:.80}"
+        raise StoreError(
+            f"Models may not be pulled from {host}; `wgemma serve --registry {host}` allows it.", "not_allowed"
+        )
     yield {"status": "pulling manifest"}
     if name.host == HUB:
         choice = yield from patiently(lambda: hub.hub_choice(name), name.host)

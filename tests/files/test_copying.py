@@ -5,6 +5,7 @@ from pathlib import Path
 
 from store_models import reason
 from wgemma.creating import create
+from wgemma.embedded import NAME
 from wgemma.files.copying import copy, delete
 from wgemma.files.names import Name
 from wgemma.files.recipes import Recipe
@@ -59,3 +60,17 @@ def test_only_what_is_ours_is_deleted(stores: Stores) -> None:
     assert reason(copy("gemma4:tiny", "../x")) == "invalid_name"
     assert reason(copy("gemma4:nothing", "x")) == "not_found"
     assert reason(copy("gemma4:missing", "x")) == "missing_blob"
+
+
+def test_blobs_that_are_deleted_meanwhile_are_brought_again(stores: Stores) -> None:
+    """With the last model that needed them."""
+    for work in (copy("gemma4:tiny", "mine"), create("mine", Recipe("gemma4:tiny")), create("mine", Recipe(NAME))):
+        list(create("other", Recipe(NAME)))
+        list(copy("gemma4:tiny", "another"))
+        while next(work)["status"] != "writing manifest":
+            pass
+        list(delete("other"))
+        list(delete("another"))
+        assert [*work][-1] == {"status": "success"}
+        stores.own.model("mine").verify()
+        list(delete("mine"))

@@ -1,6 +1,7 @@
 """What no model in wgemma's store needs goes, and nothing else."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -8,8 +9,9 @@ from registry_server import digest
 from store_models import made, put
 from wgemma.files import keeping, naming
 from wgemma.files.copying import copy, delete
-from wgemma.files.keeping import has_blob
+from wgemma.files.keeping import has_blob, put_blob
 from wgemma.files.names import Name
+from wgemma.files.naming import undone_on_failure
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
 
@@ -82,3 +84,23 @@ def test_a_model_with_all_the_layers_it_may_have_keeps_only_its_own_blobs(stores
     count = len(list((stores.own.root / "blobs").iterdir()))
     list(delete("other"))
     assert len(list((stores.own.root / "blobs").iterdir())) == count - 1  # the system turn
+
+
+def test_a_blob_is_not_deleted_while_another_thread_writes_it(stores: Stores) -> None:
+    data = b"x" * 200_000
+    stop = threading.Event()
+
+    def fail() -> None:
+        while not stop.is_set():
+            with suppress(KeyError), undone_on_failure(stores.own) as added:
+                added.add(digest(data))
+                raise KeyError
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    try:
+        for _ in range(100):
+            put_blob(stores.own, digest(data), [data])
+    finally:
+        stop.set()
+        thread.join()

@@ -25,7 +25,7 @@ from wgemma.files.keeping import (
     lock_place,
     partial_place,
 )
-from wgemma.files.locks import is_held
+from wgemma.files.locks import is_held, locked
 from wgemma.files.manifests import ManifestLayer, parse_layers
 from wgemma.files.names import Name
 from wgemma.files.ollama import MAX_JSON, Store
@@ -94,9 +94,23 @@ def _drop_blobs(store: Store, digests: set[str] | None) -> None:
     except (OSError, ValueError):  # nobody knows what is needed
         return
     for digest in digests - kept:
-        if not is_held(lock_place(store, digest)):
-            for place in (blob_place, partial_place, link_place):
-                place(store, digest).unlink(missing_ok=True)
+        try:
+            with locked(lock_place(store, digest), _Held):  # so that nobody begins to write it meanwhile
+                _drop_blob(store, digest)
+        except _Held:
+            continue
+        except OSError:  # a full disk has no room for a lock
+            if not is_held(lock_place(store, digest)):
+                _drop_blob(store, digest)
+
+
+class _Held(Error):
+    """Somebody is writing this blob."""
+
+
+def _drop_blob(store: Store, digest: str) -> None:
+    for place in (blob_place, partial_place, link_place):
+        place(store, digest).unlink(missing_ok=True)
 
 
 def _left_behind(store: Store) -> Iterator[str]:
