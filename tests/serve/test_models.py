@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,25 @@ def test_names_are_never_paths(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(Problem) as caught:
             made(Garage()).models.catalogue.find(asked)
         assert caught.value.status == 404 and str(tmp_path) not in caught.value.message.replace(asked, "")
+
+
+def test_a_model_is_found_while_it_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "mine"))
+    list(create("mine", Recipe(TINY, system="0")))
+    catalogue, made_anew = made(Garage()).models.catalogue, threading.Event()
+
+    def make() -> None:
+        for i in range(30):
+            list(create("mine", Recipe("mine", system=f"{i}")))
+        made_anew.set()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        while not made_anew.is_set():
+            assert catalogue.find("mine").files.system is not None
+    finally:
+        thread.join()
 
 
 def test_the_store_and_files_of_the_command_line_are_on_offer(store: list[str], blob: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,3 +218,63 @@ def test_a_model_that_is_deleted_while_it_is_loaded(
     assert main(["stop", "mine", "--host", store_api.url]) == 1
     out, err = capsys.readouterr()
     assert out == "wgemma has unloaded mine.\n" and "model 'mine' not found" in err
+
+
+MAKE, NONE = {"model": "made", "stream": False}, digest_of(b"none")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "sentence"),
+    [
+        ("POST", "pull", None, 400, "The body is missing; it must be a JSON object."),
+        ("DELETE", "delete", None, 400, "The body is missing; it must be a JSON object."),
+        ("POST", "create", [], 400, "The body must be a JSON object."),
+        ("POST", "pull", {}, 400, "model is missing."),
+        ("POST", "show", {}, 400, "model is missing."),
+        ("POST", "pull", {"model": 5}, 400, "model is 5; it must be a string."),
+        ("POST", "copy", {"source": "a"}, 400, "destination is missing."),
+        ("POST", "pull", {"model": TINY}, 403, "wgemma-tiny comes with wgemma: there is nothing to pull. `wgemma run`"),
+        ("POST", "pull", {"model": "evil.example/a/b"}, 403, "Models may not be pulled from evil.example; `wgemma"),
+        ("DELETE", "delete", {"model": TINY}, 403, "wgemma-tiny comes with wgemma: it cannot be deleted."),
+        ("DELETE", "delete", {"name": "gemma4:tiny"}, 403, "gemma4:tiny is in Ollama's store, which wgemma only"),
+        ("DELETE", "delete", {"name": "nobody"}, 404, "model 'nobody' not found"),
+        ("POST", "copy", {"source": "gemma4:tiny", "destination": TINY}, 403, "wgemma-tiny comes with wgemma: choose"),
+        ("POST", "create", MAKE, 400, "made:latest: name either a model to build upon or files, one of the two."),
+        ("POST", "create", {**MAKE, "from": 7}, 400, "from must be a string."),
+        ("POST", "create", {**MAKE, "files": ["x"]}, 400, "files must be an object of names and digests."),
+        ("POST", "create", {**MAKE, "files": {"a.gguf": NONE}}, 400, "a.gguf: at byte 0: this is not a GGUF file"),
+        ("POST", "create", {**MAKE, "from": TINY, "adapters": {"lora": NONE}}, 400, "lora: at byte 0: this is not"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    store_api: Api,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: object,
+    status: int,
+    sentence: str,
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    store_api.ask(f"/api/blobs/{NONE}", b"none")
+    answer = store_api.ask(f"/api/{path}", body, method=method)
+    assert (answer.status, answer.json["error"][: len(sentence)]) == (status, sentence)
+    assert str(data) not in answer.text and str(Stores.find().own.root) not in answer.text
+    assert Stores.find().own.models() == []
+
+
+def test_a_model_copied_onto_itself_stays(client: Client) -> None:
+    client.copy(TINY, "mine")
+    assert client.copy("mine", "mine").status == "success"
+    assert client.chat("mine", ASK).message.content == "2 + 3 = 5"
+
+
+def test_more_bytes_than_announced_are_no_part_of_a_blob(store_api: Api) -> None:
+    data = b"0123456789" * 1000
+    head = f"POST /api/blobs/{digest_of(data)} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data) - 5}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", store_api.port), timeout=10) as connection:
+        connection.sendall(head.encode() + data)
+        assert connection.recv(12) == b"HTTP/1.1 400"
+    assert store_api.ask(f"/api/blobs/{digest_of(data)}", method="HEAD").status == 404
+    assert store_api.ask(f"/api/blobs/{digest_of(data)}", data).status == 201

@@ -20,6 +20,7 @@ from wgemma.serve.settings import Settings
 from wgemma.web.models import Offer, make_offer
 
 MARK = "+"  # between a model and an adapter
+LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Catalogue:
         if full in self._extra:
             return self._extra[full]
         try:
-            return stored_files(Stores.find().model(Name.parse(name)))
+            return _stored(Name.parse(name))
         except StoreError as error:
             if error.reason in ("not_found", "invalid_name"):
                 raise no_model(name) from None
@@ -103,6 +104,17 @@ class Catalogue:
                 yield stored_files(model)
             except StoreError:
                 continue
+
+
+def _stored(name: Name) -> ModelFiles:
+    """A model in the stores. If a part of it is missing, it may just have been replaced or deleted: look again."""
+    for _ in range(LOOKS - 1):
+        try:
+            return stored_files(Stores.find().model(name))
+        except StoreError as error:
+            if error.reason != "missing_blob":
+                raise
+    return stored_files(Stores.find().model(name))
 
 
 def given(target: str) -> ModelFiles:

@@ -17,6 +17,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def parse(body: bytes) -> "Fields":
     """The object in a request's body. Halves of surrogate pairs, which no text may hold, become U+FFFD."""
+    if not body.strip():
+        raise bad("The body is missing; it must be a JSON object.")
     if sum(map(body.count, (b",", b"[", b"{"))) > BOUNDS.values:
         raise Problem(413, f"The body has more than {BOUNDS.values} values.", code="request_too_large")
     try:
@@ -154,6 +156,11 @@ def model_of(fields: Fields) -> str:
     if len(name) > BOUNDS.name:
         raise bad(f"model has {len(name)} characters; the limit is {BOUNDS.name}.", "model")
     return name
+
+
+def named(fields: Fields) -> str:
+    """The model that one of Ollama's requests is about: older clients call the field `name`."""
+    return fields.text("model") or fields.text("name") or fields.needed("model")
 
 
 def sampling_of(fields: Fields) -> dict[str, Any]:

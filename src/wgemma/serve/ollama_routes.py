@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wgemma.serve.ask import Ask, Embed
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Answering, Endpoint, Json, read_fields, told
-from wgemma.serve.fields import Fields, model_of
+from wgemma.serve.fields import Fields, model_of, named
 from wgemma.serve.ollama import LineWriter, error, is_empty, keep_alive_of, read_chat, read_generate
 from wgemma.serve.ollama_models import running, show, tags
 from wgemma.serve.problems import bad
@@ -37,7 +37,7 @@ def ollama_routes(service: Service) -> list[Route]:
         return running(service.models)
 
     async def shown(fields: Fields) -> dict[str, Any]:
-        name = fields.text("model") or fields.needed("name")
+        name = named(fields)
         return await asyncio.to_thread(show, service.models.catalogue, name, fields.flag("verbose"))
 
     async def embed(fields: Fields) -> dict[str, Any]:

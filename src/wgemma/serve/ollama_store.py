@@ -29,7 +29,7 @@ from wgemma.files.stores import Stores
 from wgemma.pulling import pull
 from wgemma.serve.bounds import BOUNDS
 from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, unless_gone
-from wgemma.serve.fields import Fields
+from wgemma.serve.fields import Fields, named
 from wgemma.serve.guard import BLOBS, body_length
 from wgemma.serve.ollama import error
 from wgemma.serve.problems import Problem, bad, log, no_model, problem_of
@@ -40,7 +40,8 @@ T = TypeVar("T")
 AT_ONCE = 16  # pulls, uploads and the like
 PATIENCE = 60.0  # seconds to wait for whoever is writing the same blob
 _LINES = "application/x-ndjson"
-_VERBATIM = {"bad_recipe": 400, "not_in_registry": 404}  # reasons whose sentences name no file of this machine
+# Reasons whose sentences name no file of this machine.
+_VERBATIM = {"bad_recipe": 400, "not_allowed": 403, "not_in_registry": 404}
 _TOLD = {  # by a StoreError's reason; its own words may name files of this machine
     "bad_digest": (400, "The bytes do not have this digest."),
     "bad_manifest": (502, "What the registry sent is no model that wgemma can keep."),
@@ -49,10 +50,6 @@ _TOLD = {  # by a StoreError's reason; its own words may name files of this mach
     "invalid_name": (400, "This is no name of a model."),
     "missing_blob": (400, "A blob is not in the store, or damaged. Send it first."),
     "no_model_layer": (400, "There is no model in it."),
-    "not_allowed": (
-        403,
-        "Not allowed: the server pulls from known registries only, and changes neither Ollama's store nor wgemma-tiny.",
-    ),
     "no_space": (507, "The disk has no room for it."),
     "not_found": (404, "This model was not found."),
     "not_written": (507, "The store cannot be written to: the disk is full, or the folder is not ours."),
@@ -144,7 +141,7 @@ def store_routes(service: Service) -> list[Route]:
 
 
 def _name(fields: Fields) -> str:
-    name = fields.text("model") or fields.needed("name")
+    name = named(fields)
     try:
         Name.parse(name)
     except StoreError as problem:
@@ -207,6 +204,7 @@ async def _steps(workers: Workers, work: Work) -> AsyncGenerator[Event, None]:
                 event = await asyncio.shield(step)
             except asyncio.CancelledError:
                 await asyncio.wait({step})  # a generator cannot be closed while it runs
+                step.exception()  # nobody is left to hear of it
                 raise
             if event is None:
                 return
