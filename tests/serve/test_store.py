@@ -45,6 +45,10 @@ def test_stored_models_are_listed_with_what_the_store_says(store_api: Api, data:
     shown = store_api.ask("/api/show", {"model": STORED}).json
     assert shown["model_info"]["general.architecture"] == "gemma4"
     assert str(data) not in json.dumps(shown)
+    adapted = store_api.ask("/api/show", {"model": "someone/mygemma:v1"}).json
+    (adapter,) = (line for line in adapted["modelfile"].splitlines() if line.startswith("ADAPTER"))
+    assert (data / "ollama-store/blobs" / adapter.partition(" ")[2]).is_file()
+    assert [said["role"] for said in adapted["messages"]] == ["user", "assistant"]
 
 
 def test_one_model_after_the_other(store_api: Api) -> None:

@@ -87,6 +87,15 @@ def test_names_that_come_out_the_same_stay_apart() -> None:
     assert table[one.id].digest == one.digest
 
 
+def test_a_model_is_not_taken_for_anothers_adapter() -> None:
+    one = embedded_offer()
+    assert one is not None
+    adapted = replace(one, id="a.gguf", adapters=one.parts)
+    other = replace(one, id="a-adapter-1.gguf", parts=(replace(one.parts[0], digest="ab" * 32),))
+    assert list(by_id([adapted, other])) == ["a.gguf", f"{'ab' * 32}.gguf"]
+    assert list(by_id([other, adapted])) == ["a-adapter-1.gguf", f"{one.digest}.gguf"]
+
+
 def test_a_file_goes_by_its_name_and_hash(tmp_path: Path) -> None:
     path = tmp_path / "my model (1).gguf"
     path.write_bytes(write_gguf({"general.architecture": "gemma4"}, {"x": ("F32", (32,), None)}))

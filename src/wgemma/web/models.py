@@ -133,11 +133,14 @@ def stored_offers(stores: Store | Stores) -> list[Offer]:
 
 
 def by_id(offers: Iterable[Offer]) -> dict[str, Offer]:
-    """The offers in order; if two names give the same id, the second one uses its hash."""
+    """The offers in order; if two names give the same id to files, the second one uses its hash."""
     table: dict[str, Offer] = {}
+    taken: set[str] = set()
     for offer in offers:
-        fresh = replace(offer, id=f"{offer.parts[0].digest}.gguf") if offer.id in table else offer
-        table.setdefault(fresh.id, fresh)
+        fresh = offer if taken.isdisjoint(offer.files) else replace(offer, id=f"{offer.parts[0].digest}.gguf")
+        if taken.isdisjoint(fresh.files):
+            table[fresh.id] = fresh
+            taken.update(fresh.files)
     return table
 
 
