@@ -1,5 +1,6 @@
 """Clients of the store that leave, stall, or want the same at the same time."""
 
+import gc
 import hashlib
 import json
 import platform
@@ -204,6 +205,32 @@ def test_a_client_that_leaves_during_a_pull_stops_it(store_api: Api, registry: R
     registry.pause = 0
     assert json.loads(store_api.ask("/api/pull", body).text.splitlines()[-1]) == {"status": "success"}
     assert any(wanted and not wanted.startswith("bytes=0-") for _, wanted in registry.asked)  # it went on from there
+
+
+def test_what_fails_after_its_client_left_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    left, asked = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse_late() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                asked.set()
+                left.wait(10)
+                time.sleep(0.1)  # until the server has noticed
+                connection.sendall(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=refuse_late)
+        thread.start()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        with serving(Settings(registries=(host,)), Garage()) as api:
+            connection = begun(api, "/api/pull", {"model": f"{host}/acme/tiny:x"})
+            assert asked.wait(10)
+            connection.close()
+            left.set()
+            thread.join()
+        gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_a_registry_that_stalls_can_be_left(
