@@ -145,7 +145,7 @@ def test_who_is_no_server_of_models_is_told(
 
 def test_no_server_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ps", "--host", "127.0.0.1:9"]) == 1
-    assert "no server answers at http://127.0.0.1:9 " in capsys.readouterr().err.lower()
+    assert "no server answers at http://127.0.0.1:9: connection refused. " in capsys.readouterr().err.lower()
 
 
 @pytest.mark.parametrize(
