@@ -28,7 +28,7 @@ class SourceError(Error):
 class StoreError(Error):
     """A name, manifest or blob of a stored model cannot be used.
 
-    `reason` is a code for programs: not_found, not_in_registry, invalid_name, missing_blob, bad_manifest,
+    `reason` is a code for programs: not_found, not_in_registry, invalid_name, missing_blob, bad_blob, bad_manifest,
     invalid_digest, no_model_layer, unsupported_architecture, unsupported_format, bad_digest, bad_recipe, busy,
     no_space, not_written, not_allowed.
     """

@@ -14,6 +14,7 @@ from wgemma.files.choosing import Choice, HubFile
 from wgemma.files.events import Work
 from wgemma.files.fetching import fetch
 from wgemma.files.gguf import Gguf
+from wgemma.files.keeping import check_folders
 from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
@@ -39,6 +40,7 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
         raise StoreError(
             f"Models may not be pulled from {host}; `wgemma serve --registry {host}` allows it.", "not_allowed"
         )
+    check_folders(stores.own)
     yield {"status": "pulling manifest"}
     if name.host == HUB:
         choice = yield from patiently(lambda: hub.hub_choice(name), name.host)

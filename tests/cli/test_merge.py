@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from adapter_maker import adapter, difference, pair
 from random_weights import randomised
+from wgemma.checks import human_bytes
 from wgemma.cli import main
-from wgemma.cli.output import human_bytes
 from wgemma.files.adapters import AdapterFile, Pair, read_adapter, write_gguf_adapter
 from wgemma.files.gguf import Gguf
 from wgemma.files.writing import NewTensor, write_gguf

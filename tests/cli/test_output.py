@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wgemma
-from wgemma.cli.output import ORDINARY, as_json, clean, human_bytes, human_count, progress, sentence, table
+from wgemma.checks import human_bytes
+from wgemma.cli.output import ORDINARY, as_json, clean, human_count, progress, sentence, table
 
 
 @given(st.text())

@@ -221,6 +221,19 @@ def test_a_manifest_that_leads_out_of_the_store_is_not_followed(copy: Store, tmp
     assert "gemma4:tiny" not in map(str, copy.names())
 
 
+def test_a_blob_that_leads_out_of_the_store_is_named_as_the_trouble(
+    copy: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(copy.root))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    blob = model_blob(copy)
+    blob.symlink_to(blob.rename(tmp_path / "secret"))
+    for words in (["list"], ["verify", "gemma4:tiny"], ["show", "gemma4:tiny"], ["cp", "gemma4:tiny", "x"]):
+        main(words)
+        printed = capsys.readouterr()
+        assert f"{blob} leads out of the store, so wgemma does not follow it" in printed.out + printed.err
+
+
 def test_a_folder_of_manifests_that_leads_out_of_the_store_is_not_listed(copy: Store, tmp_path: Path) -> None:
     (tmp_path / "outside/ns/model").mkdir(parents=True)
     (tmp_path / "outside/ns/model/secret").write_text("{}")

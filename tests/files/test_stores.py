@@ -113,3 +113,49 @@ def test_a_folder_beside_ollamas_is_fine(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "models-of-wgemma"))
     assert Stores.find().own.root == tmp_path / "models-of-wgemma"
+
+
+@pytest.mark.parametrize("variable", ["WGEMMA_MODELS", "OLLAMA_MODELS"])
+@pytest.mark.parametrize("place", ["store", "store/manifests", "store/blobs", "."])
+@pytest.mark.parametrize("dead", [True, False])
+def test_what_is_no_folder_is_no_empty_store(
+    variable: str,
+    place: str,
+    dead: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for other in ("OLLAMA_MODELS", "WGEMMA_MODELS"):
+        monkeypatch.setenv(other, str(tmp_path / "none"))
+    store = tmp_path / "file/store"
+    monkeypatch.setenv(variable, str(store))
+    wrong = tmp_path / "file" if place == "." else tmp_path / "file" / place
+    wrong.parent.mkdir(parents=True, exist_ok=True)
+    if dead:
+        wrong.symlink_to("nowhere")
+    else:
+        wrong.write_text("a file")
+    told = f"{wrong} is {'a link to nothing' if dead else 'not a folder'}, so the model store {store} cannot be used"
+    for words in (["list"], ["verify", "--all"], ["show", "x"]):
+        assert main(words) == 1
+        assert told in capsys.readouterr().err
+    for words in (["pull", "localhost:9/a/b"], ["cp", "wgemma-tiny", "x"]) if variable == "WGEMMA_MODELS" else ():
+        assert main(words) == 1
+        printed = capsys.readouterr().err
+        assert told in printed and "set WGEMMA_MODELS to another folder" in printed
+
+
+def test_a_store_that_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "locked"))
+    (tmp_path / "locked/manifests").mkdir(parents=True)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert main(["list"]) == 1
+    told = capsys.readouterr().err
+    assert f"read the model store {tmp_path / 'locked'}. Set WGEMMA_MODELS to another folder" in told

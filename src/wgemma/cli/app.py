@@ -8,7 +8,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from wgemma.cli.output import human_bytes
+from wgemma.checks import human_bytes
 from wgemma.errors import Error
 from wgemma.files.stores import Stores
 

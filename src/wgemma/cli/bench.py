@@ -15,13 +15,13 @@ from time import perf_counter as clock
 from typing import TypeVar
 
 from wgemma.api import Model
-from wgemma.checks import counted
+from wgemma.checks import counted, human_bytes
 from wgemma.cli.bench_adapter import Adapted, adapted
 from wgemma.cli.bench_reads import KernelTime, Reads, grouped
 from wgemma.cli.bench_sequences import Sequences, Together
 from wgemma.cli.bench_timing import typical, warmed_up
 from wgemma.cli.bench_towers import Listen, Look, listens, looks
-from wgemma.cli.output import ON_THE_PROCESSOR, Bar, as_json, human_bytes, progress, table
+from wgemma.cli.output import ON_THE_PROCESSOR, Bar, as_json, progress, table
 from wgemma.cli.words import MODEL, add_precision_option
 from wgemma.engine.adapting import BARE, Setting
 from wgemma.engine.batch import Batch

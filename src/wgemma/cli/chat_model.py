@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wgemma.api import Model
+from wgemma.checks import human_bytes
 from wgemma.cli.chat_render import DIM, PLAIN, coloured
-from wgemma.cli.output import ON_THE_PROCESSOR, Bar, clean, human_bytes, progress
+from wgemma.cli.output import ON_THE_PROCESSOR, Bar, clean, progress
 from wgemma.cli.progress_line import no_line
 from wgemma.engine.adapting import checked_scale
 from wgemma.engine.opening import Plan

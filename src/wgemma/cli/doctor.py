@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from wgemma.checks import counted
 from wgemma.cli.output import ON_THE_PROCESSOR, as_json, clean, table
-from wgemma.errors import DeviceError
+from wgemma.errors import DeviceError, StoreError
+from wgemma.files.ollama import Store
 from wgemma.files.stores import Stores
 from wgemma.gpu.device import DEFAULT_LIMITS, AdapterInfo, Device, Limits
 from wgemma.version import __version__
@@ -63,7 +64,7 @@ class Diagnosis:
     limits: Limits
     floor: Limits
     checks: list[Check]
-    stores: dict[str, int]  # models by folder
+    stores: dict[str, int | str]  # models by folder, or what is wrong with it
     hints: list[str]
 
 
@@ -96,7 +97,7 @@ def diagnose(*, quick: bool) -> Diagnosis:
         limits=device.limits,
         floor=DEFAULT_LIMITS,
         checks=checks,
-        stores={str(store.root): len(store.models()) for store in (stores.own, stores.ollama)},
+        stores={str(store.root): _models(store) for store in (stores.own, stores.ollama)},
         hints=hints(device),
     )
 
@@ -203,6 +204,14 @@ def hints(device: Device) -> list[str]:
 # -- for people
 
 
+def _models(store: Store) -> int | str:
+    """How many models are in a store, or why it cannot be read."""
+    try:
+        return len(store.models())
+    except StoreError as error:
+        return str(error)
+
+
 def _print(diagnosis: Diagnosis) -> None:
     print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()) + "\n")
     rows = [[str(i), a.name, a.backend, a.kind, a.driver] for i, a in enumerate(diagnosis.adapters)]
@@ -215,7 +224,8 @@ def _print(diagnosis: Diagnosis) -> None:
     table(["KERNEL", "CASES", "WORST ERROR", "ALLOWED", "VERDICT"], [_check_row(check) for check in diagnosis.checks])
     print()
     for folder, models in diagnosis.stores.items():
-        print(f"Model store {clean(folder)}: {counted(models, 'model') if models else 'no models'}")
+        told = models if isinstance(models, str) else counted(models, "model") if models else "no models"
+        print(f"Model store {clean(folder)}: {clean(told)}")
     if diagnosis.hints:
         print("\nHints:")
         for hint in diagnosis.hints:

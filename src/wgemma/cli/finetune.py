@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from wgemma.api import prompt_style
-from wgemma.checks import counted
+from wgemma.checks import counted, human_bytes
 from wgemma.cli.chat_answer import Stop
 from wgemma.cli.chat_model import Opened, open_model
-from wgemma.cli.output import clean, human_bytes, human_count, human_seconds
+from wgemma.cli.output import clean, human_count, human_seconds
 from wgemma.embedded import NAME
 from wgemma.errors import DeviceLost
 from wgemma.files.download import readable

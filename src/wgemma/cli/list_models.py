@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wgemma.cli.output import as_json, human_bytes, table
+from wgemma.checks import human_bytes
+from wgemma.cli.output import as_json, table
 from wgemma.embedded import NAME, embedded_model
 from wgemma.errors import Error, StoreError
 from wgemma.files.gguf import Gguf

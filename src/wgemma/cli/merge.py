@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wgemma.checks import counted
-from wgemma.cli.output import as_json, human_bytes, progress
+from wgemma.checks import counted, human_bytes
+from wgemma.cli.output import as_json, progress
 from wgemma.engine.adapting import checked_scale
 from wgemma.errors import AdapterError, Error
 from wgemma.files.adapter_names import EMBEDDING, OUTPUT

@@ -44,16 +44,6 @@ def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def human_bytes(count: int) -> str:
-    """1 336 386 → '1.3 MB', in powers of ten as Ollama prints them."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def human_count(count: int) -> str:
     """5 123 178 051 → '5.1B'."""
     for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):

@@ -3,8 +3,9 @@
 import argparse
 import sys
 
+from wgemma.checks import human_bytes
 from wgemma.cli.following import follow
-from wgemma.cli.output import clean, human_bytes
+from wgemma.cli.output import clean
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
 from wgemma.files.stores import Stores

@@ -249,7 +249,8 @@ class Repl:
             print(safe(text) if text else "There is no system prompt.")
         else:
             template = topic == "template"
-            show.show(argparse.Namespace(model=self.opened.target, json=False, tensors=False, template=template))
+            unasked = {"json": False, "tensors": False, "license": False}
+            show.show(argparse.Namespace(model=self.opened.target, template=template, **unasked))
 
 
 def write(text: str) -> None:

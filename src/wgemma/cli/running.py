@@ -8,7 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from wgemma.cli.output import as_json, human_bytes, human_seconds, table
+from wgemma.checks import human_bytes
+from wgemma.cli.output import as_json, human_seconds, table
 from wgemma.errors import SourceError
 from wgemma.files.json_text import parse_json
 from wgemma.serve.address import PORT, parse_address

@@ -5,8 +5,8 @@ from collections import Counter
 from typing import Any
 
 from wgemma.api import prompt_style
-from wgemma.checks import counted
-from wgemma.cli.output import as_json, clean, human_bytes, human_count, table
+from wgemma.checks import counted, human_bytes
+from wgemma.cli.output import as_json, clean, human_count, table
 from wgemma.cli.words import MODEL
 from wgemma.engine.towers import tower_bytes
 from wgemma.errors import StoreError

@@ -7,8 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from wgemma.checks import counted
-from wgemma.cli.output import clean, human_bytes, progress, sentence
+from wgemma.checks import counted, human_bytes
+from wgemma.cli.output import clean, progress, sentence
 from wgemma.embedded import NAME, SHA256, embedded_model, is_embedded
 from wgemma.errors import Error, SettingsError, SourceError, StoreError
 from wgemma.files.locate import locate

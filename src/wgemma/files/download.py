@@ -23,6 +23,7 @@ from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+from wgemma.checks import human_bytes
 from wgemma.errors import CutOff, GgufError, SourceError
 from wgemma.files.gguf import MAGIC, Gguf
 from wgemma.files.json_text import parse_json
@@ -233,7 +234,7 @@ def _fetch_whole(address: str, wanted: set[str], entry: _Entry, progress: Callab
             have, digest = _pour(name, response, most, entry.part, pace, progress)
         if (size is None and _is_cut_off(entry.part)) or (size is not None and have < size):
             raise SourceError(
-                f"{name}: the connection dropped after {_megabytes(have)}, and this server cannot resume. Try again."
+                f"{name}: the connection dropped after {human_bytes(have)}, and this server cannot resume. Try again."
             )
         _finish(name, entry, have, digest, expected)
     finally:
@@ -263,7 +264,7 @@ def _pour(
                 raise _not_gguf(name)
             while data:
                 if (have := have + len(data)) > most:
-                    raise SourceError(f"{name}: the server sends more than {_megabytes(most)}, which is too much.")
+                    raise SourceError(f"{name}: the server sends more than {human_bytes(most)}, which is too much.")
                 _write(file, data, part)
                 digest.update(data)
                 pace.count(len(data))
@@ -312,13 +313,9 @@ def _check_space(name: str, folder: Path, size: int, have: int) -> None:
     free = shutil.disk_usage(folder).free
     if size - have > free:
         raise SourceError(
-            f"{name} needs {_megabytes(size - have)} more, but only {_megabytes(free)} are free in {folder}. "
+            f"{name} needs {human_bytes(size - have)} more, but only {human_bytes(free)} are free in {folder}. "
             "Free some space, or download the file to another disk and pass its path."
         )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 def _announced(address: str) -> set[str]:

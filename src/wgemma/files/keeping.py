@@ -11,6 +11,7 @@ looks at:
     manifest.partial            a manifest on its way to its name
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -22,10 +23,12 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
+from wgemma.checks import human_bytes
 from wgemma.errors import Error, StoreError
 from wgemma.files.locks import locked
 from wgemma.files.ollama import Store, sha256
 from wgemma.files.paths import mode
+from wgemma.files.stores import VARIABLE
 from wgemma.files.writing import settle, settle_folder
 
 PIECE = 1 << 20
@@ -33,6 +36,7 @@ PATIENCE = 60.0  # seconds to wait for another process to change its manifests
 POLL = 0.05
 
 
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -102,8 +106,10 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(f"{what} cannot be written: {reason}. Nothing is lost; try again.", "not_written") from None
+        told = f"{what} cannot be written: {error.strerror or error}."
+        if error.errno in _NOT_OURS:
+            raise StoreError(f"{told} Set {VARIABLE} to a folder that you may write to.", "not_written") from None
+        raise StoreError(f"{told} Nothing is lost; free some space and try again.", "not_written") from None
 
 
 @contextmanager
@@ -149,7 +155,11 @@ def changing(store: Store) -> Iterator[None]:
 
 
 def check_folders(store: Store) -> None:
-    """Raises `StoreError` if a folder of the store is a link to elsewhere, which no reader follows."""
+    """Raises `StoreError` if a folder of the store is none, or a link to elsewhere, which no reader follows."""
+    try:
+        store.check_folders()
+    except StoreError as error:
+        raise StoreError(str(error), "not_written") from None
     for folder in (store.root / "blobs", store.root / "manifests"):
         if not folder.resolve().is_relative_to(store.root.resolve()):
             raise StoreError(
@@ -260,7 +270,7 @@ def adopt(
                 check_space(store, size, path.name)
                 _fill(store, digest, _pieces(file, hear))
     except StoreError as error:
-        if error.reason not in ("missing_blob", "bad_digest"):
+        if error.reason not in ("missing_blob", "bad_blob", "bad_digest"):
             raise
         return False
     except OSError:
@@ -291,7 +301,7 @@ def check_space(store: Store, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StoreError(
-            f"{what} needs {needed / 1e6:,.1f} MB more, but only {free / 1e6:,.1f} MB are free in {store.root}. "
+            f"{what} needs {human_bytes(needed)} more, but only {human_bytes(free)} are free in {store.root}. "
             f"Free some space, or set {store.variable} to a folder on another disk.",
             "no_space",
         )

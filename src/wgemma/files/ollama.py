@@ -63,7 +63,7 @@ class Store:
 
     def names(self) -> list[Name]:
         """All names with a manifest, sorted; files at the wrong depth or with malformed names are ignored."""
-        self._check_readable()
+        self.check_folders()
         return sorted({name for name, path in self.manifests() if self._holds(path)})
 
     def manifests(self, unreadable: Callable[[OSError], object] | None = None) -> Iterator[tuple[Name, Path]]:
@@ -80,14 +80,28 @@ class Store:
                     if (name.namespace, name.model, name.tag) == (*parts[1:], file):
                         yield name, Path(folder, file)
 
-    def _check_readable(self) -> None:
-        """Raises `StoreError` if the store is unreadable, so that it does not look empty."""
+    def check_folders(self) -> None:
+        """Raises `StoreError` if the store only looks empty: something is where a folder should be, or one may not be
+        looked into."""
+        for folder in (self.root / "manifests", self.root / "blobs"):
+            for place in (folder, *folder.absolute().parents):
+                found = mode(place)
+                if S_ISDIR(found):
+                    break
+                if found or place.is_symlink():
+                    what = "not a folder" if found else "a link to nothing"
+                    raise StoreError(
+                        f"{place} is {what}, so the model store {self.root} cannot be used. Move it away, or set "
+                        f"{self.variable} to another folder.",
+                        "not_found",
+                    )
         try:
             next((self.root / "manifests").iterdir(), None)
         except PermissionError:
+            join = "Join its group (often `ollama`), or set" if self.owner == "ollama" else "Set"
             raise StoreError(
-                f"you do not have permission to read the model store {self.root}. Join its group (often `ollama`), or "
-                f"set {self.variable} to another store.",
+                f"you do not have permission to read the model store {self.root}. {join} {self.variable} to another "
+                "folder.",
                 "not_found",
             ) from None
         except OSError:
@@ -164,9 +178,10 @@ class Store:
     def _check_inside(self, path: Path) -> None:
         real = path.resolve()
         if not real.is_relative_to(self._real_root):
-            raise StoreError(f"{path} leads out of the store, so wgemma does not follow it.", "missing_blob")
+            reason = f"{path} leads out of the store, so wgemma does not follow it. Put the file itself there."
+            raise StoreError(reason, "bad_blob")
         if not S_ISREG(mode(real)):
-            raise StoreError(f"{path} is not a regular file.", "missing_blob")
+            raise StoreError(f"{path} is not a regular file.", "bad_blob")
 
     def _holds(self, path: Path) -> bool:
         return S_ISREG(mode(path)) and path.resolve().is_relative_to(self._real_root)
