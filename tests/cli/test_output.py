@@ -114,7 +114,7 @@ NAMES = {
     "parameters", "peft_type", "per_layer_token_embd.weight",
     "rank_pattern", "rope_freqs.weight", "schedule", "seq", "target_parameters", "targets", "texts", "texts[", "think",
     "tokenizer.ggml.tokens", "tool_choice", "tools", "verify",
-    "warmup", "web/", "web/sw.js", "wgemma", "wgpu",
+    "warmup", "web/", "web/sw.js", "wgemma", "wgemma's", "wgpu",
 }  # fmt: skip
 # What follows a place, as in "line 3: contains an image".
 CLAUSES = {"contains", "nested", "not"}

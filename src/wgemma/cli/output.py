@@ -10,8 +10,8 @@ from typing import Any, Protocol
 # The first words of errors that are no names.
 ORDINARY = {
     "a", "an", "at", "cannot", "embeddings", "heads", "layer", "layers", "line", "loading", "more", "no", "nothing",
-    "one", "only", "pictures", "pieces", "position", "the", "there", "this", "token", "training", "videos", "what",
-    "you",
+    "one", "only", "pictures", "pieces", "position", "standard", "the", "there", "this", "token", "training", "videos",
+    "what", "you",
 }  # fmt: skip
 # Said where a software adapter (llvmpipe, SwiftShader) is used.
 ON_THE_PROCESSOR = (
