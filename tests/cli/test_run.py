@@ -475,6 +475,7 @@ def test_settings_can_be_changed_and_shown(chat: Terminal) -> None:
     assert "Be brief.\nBe kind." in chat.say("/show system")
     assert "architecture    gemma4" in chat.say("/show info")
     assert "<|turn>user" in chat.say("/show template")
+    assert "Fixture licence: random weights" in chat.say("/show license")
     assert "think first" in chat.say("/set think")
     assert "think first" in chat.say("/set think low")
     assert "it must be one of false, true, low, medium, high" in chat.say("/set think much")

@@ -32,6 +32,7 @@ SET = {
 }
 SHOW = {
     "info": "the model's details",
+    "license": "the model's licenses",
     "parameters": "their values and where they come from",
     "system": "the system prompt",
     "template": "how messages become a prompt",

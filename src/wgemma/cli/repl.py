@@ -248,9 +248,8 @@ class Repl:
             text = self.conversation.system if self.conversation.system is not None else own
             print(safe(text) if text else "There is no system prompt.")
         else:
-            template = topic == "template"
-            unasked = {"json": False, "tensors": False, "license": False}
-            show.show(argparse.Namespace(model=self.opened.target, template=template, **unasked))
+            asked = {"template": topic == "template", "license": topic == "license"}
+            show.show(argparse.Namespace(model=self.opened.target, json=False, tensors=False, **asked))
 
 
 def write(text: str) -> None:

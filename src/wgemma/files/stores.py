@@ -64,7 +64,7 @@ class Stores:
         for root in (ollama.root, *Store.places()):
             if _is_within(own.root, root) or _is_within(root, own.root):
                 raise StoreError(
-                    f"the store {own.root} of wgemma's overlaps with Ollama's in {root}, which must stay as it is. "
+                    f"the store {own.root} overlaps with Ollama's in {root}, which wgemma only reads. "
                     f"Set {VARIABLE} to another folder.",
                     "not_written",
                 )
