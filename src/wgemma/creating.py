@@ -46,14 +46,16 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
     yield {"status": "success"}
 
 
-def check_fit(files: Sequence[Path], projectors: Sequence[Path], adapters: Sequence[OpenAdapter]) -> None:
+def check_fit(
+    files: Sequence[Path], projectors: Sequence[Path], adapters: Sequence[OpenAdapter], known: str | None = None
+) -> None:
     """Raises `ModelError` or `AdapterError` unless these projectors and adapters fit the model in these files, just as
-    loading it does."""
+    loading it does. `known` is what the model is called, if not by its file."""
     if not projectors and not adapters:
         return
     with ExitStack() as opened:
         model, *others = [opened.enter_context(Gguf.open(one)) for one in (files, *projectors)]
-        config, name = Config.from_gguf(model), model.source.name
+        config, name = Config.from_gguf(model), known or model.source.name
         Towers(name, config.width, model, others)
         for adapter in adapters:
             check_fits(replace(adapter, name=adapter.where), find_tensors(config, model.tensors), name)
@@ -84,4 +86,4 @@ def _check_adapters(base: Base, recipe: Recipe, store: Store) -> None:
         for digest in recipe.adapters.values():
             adapters.append(open_adapter(existing(store, digest)))
             opened.callback(adapters[-1].close)
-        check_fit(base.files, base.projectors, adapters)
+        check_fit(base.files, base.projectors, adapters, recipe.base)

@@ -308,11 +308,16 @@ def test_what_does_not_fit_is_named_before_anything_is_copied(
     write_gguf_adapter(adapter_maker.adapter(blk__0__attn_q=adapter_maker.pair(65, 65)), tmp_path / "lora.gguf")
     (tmp_path / "wide.gguf").write_bytes(projector(256))
     shutil.copy(blob, tmp_path / "a.gguf")
-    for more, told in (
-        ("FROM ./wide.gguf", f"{tmp_path}/wide.gguf was made for a model 256 wide; {tmp_path}/a.gguf is 64 wide."),
-        ("ADAPTER lora.gguf", f"{tmp_path}/lora.gguf does not fit {tmp_path}/a.gguf: it changes a blk.0.attn_q.weight"),
+    lora = f"{tmp_path}/lora.gguf does not fit"
+    for text, told in (
+        (
+            "FROM ./a.gguf\nFROM ./wide.gguf",
+            f"{tmp_path}/wide.gguf was made for a model 256 wide; {tmp_path}/a.gguf is",
+        ),
+        ("FROM ./a.gguf\nADAPTER lora.gguf", f"{lora} {tmp_path}/a.gguf: it changes a blk.0.attn_q.weight of"),
+        ("FROM gemma4:tiny\nADAPTER lora.gguf", f"{lora} gemma4:tiny: it changes a blk.0.attn_q.weight of"),
     ):
-        assert main(["create", "mine", "-f", written(tmp_path, f"FROM ./a.gguf\n{more}\n")]) == 1
+        assert main(["create", "mine", "-f", written(tmp_path, text)]) == 1
         assert capsys.readouterr().err.startswith(f"wgemma: {told}")
         assert not stores.own.root.exists()
 

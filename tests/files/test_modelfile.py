@@ -57,6 +57,7 @@ def test_every_instruction_is_read() -> None:
         ('SYSTEM """one"""', "one"),
         ('SYSTEM ""', ""),
         ("REQUIRES 0.14.0\nSYSTEM x", "x"),
+        ('TEMPLATE """{{ .Prompt }}\n"""\nSYSTEM x', "x"),
     ],
 )
 def test_texts_are_read_as_ollama_writes_them(text: str, system: str) -> None:

@@ -81,7 +81,7 @@ def _converted(adapters: Iterable[OpenAdapter], base: str | None, files: Sequenc
         for head in adapters:
             opened.callback(head.close)
             heads.append(head)
-        check_fit(model, projectors, heads)
+        check_fit(model, projectors, heads, base)
         converted = [folder / f"{i}.gguf" for i in range(len(heads))]
         for head, path in zip(heads, converted, strict=True):
             write_gguf_adapter(run(head.read()), path)

@@ -151,7 +151,7 @@ def _named(word: str, text: str) -> str:
 
 def is_no_template(text: str) -> bool:
     """Whether this is what Ollama writes for models whose prompts it renders by code."""
-    return text.replace(" ", "") == "{{.Prompt}}"
+    return "".join(text.split()) == "{{.Prompt}}"
 
 
 def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
