@@ -123,8 +123,8 @@ def ask(address: str, path: str, body: dict[str, Any] | None = None, wanted: str
         if isinstance(reason, TimeoutError):
             raise SourceError(f"{address} did not answer within {TIMEOUT:.0f} seconds.") from None
         raise SourceError(
-            f"no server answers at {address}: {getattr(reason, 'strerror', None) or reason}. `wgemma serve` starts one; "
-            "--host asks another address."
+            f"no server answers at {address}: {getattr(reason, 'strerror', None) or reason}. "
+            "`wgemma serve` starts one; --host asks another address."
         ) from None
     if wanted and wanted not in answer:
         raise _stranger(address)
