@@ -64,6 +64,11 @@ def test_texts_are_read_as_ollama_writes_them(text: str, system: str) -> None:
     assert parse_modelfile(f"\ufeffFROM x\n{text}".encode()).system == system
 
 
+def test_quotes_that_never_end_are_looked_for_once() -> None:
+    said = parse_modelfile(b"FROM x\n" + b'SYSTEM "x\n' * 300_000)
+    assert said.system == '"x'
+
+
 def test_a_negative_top_k_stands_for_all_tokens() -> None:
     assert parse_modelfile(b"FROM x\nPARAMETER top_k -1").parameters == {"top_k": -1}
 

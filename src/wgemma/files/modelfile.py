@@ -12,6 +12,7 @@ is refused.
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -72,6 +73,7 @@ def at_line(number: int, reason: str) -> StoreError:
 def _instructions(text: str) -> list[tuple[int, str, str]]:
     """(line number, instruction, value) of each."""
     lines, found, at = text.split("\n"), [], 0
+    last = {quotes: _last(lines, quotes) for quotes in (QUOTES, '"')}
     while at < len(lines):
         number, line = at + 1, lines[at]
         at += 1
@@ -84,14 +86,19 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
         argument = ["", *value.split(None, 1)][-1] if word in ("MESSAGE", "PARAMETER") else value
         quotes = next((quotes for quotes in (QUOTES, '"') if argument.startswith(quotes)), None)
         if quotes is not None and not argument[len(quotes) :].endswith(quotes):
-            end = next((i for i in range(at, len(lines)) if lines[i].rstrip().endswith(quotes)), None)
-            if end is not None:
+            if at <= last[quotes]:
+                end = next(i for i in range(at, len(lines)) if lines[i].rstrip().endswith(quotes))
                 value = "\n".join([value, *lines[at:end], lines[end].rstrip()])
                 at = end + 1
             elif quotes == QUOTES:
                 raise at_line(number, 'the text after """ has no end.')
         found.append((number, word, value))
     return found
+
+
+def _last(lines: Sequence[str], quotes: str) -> int:
+    """The last line that ends with these quotes; −1 if there is none."""
+    return next((i for i in reversed(range(len(lines))) if lines[i].rstrip().endswith(quotes)), -1)
 
 
 def _unquoted(value: str) -> str:
@@ -167,4 +174,7 @@ def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
             with suppress(ValueError):
                 value = float(text)
     check_param(key, value)
-    parameters[key] = [*parameters.get(key, []), text] if isinstance(value, list) else value
+    if isinstance(value, list):
+        parameters.setdefault(key, []).extend(value)
+    else:
+        parameters[key] = value
