@@ -19,7 +19,7 @@ from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import HUB, Name, is_on_hub
-from wgemma.files.naming import TRIES, keep_manifest
+from wgemma.files.naming import TRIES, keep_manifest, undone_on_failure
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.waiting import patiently
@@ -54,12 +54,15 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
         plan = yield from patiently(lambda: registry_plan(name), name.host)
         yield {"status": "reading model metadata"}
         yield from patiently(lambda: check_plan(name, plan, stores), name.host)
+    added: set[str] = set()
     for left in reversed(range(TRIES)):
-        yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama])
+        yield from fetch(stores.own, plan.blobs, str(name), [stores.ollama], added)
         yield {"status": "verifying sha256 digest"}  # done on the way
         yield {"status": "writing manifest"}
         try:
-            check_blobs(name, plan, stores.own)
+            with undone_on_failure(stores.own) as useless:
+                useless |= added
+                check_blobs(name, plan, stores.own)
             keep_manifest(stores.own, name, plan.manifest, plan.layers, plan.texts)
             break
         except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile

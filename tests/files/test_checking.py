@@ -10,7 +10,7 @@ from gguf_parts import cut
 from gguf_writer import write_gguf
 from registry_server import Registry, digest, serving
 from wgemma.cli import main
-from wgemma.errors import StoreError
+from wgemma.errors import SourceError, StoreError
 from wgemma.files import checking, fetching, registry
 from wgemma.files.copying import copy
 from wgemma.files.gguf import Gguf
@@ -76,6 +76,27 @@ def test_parts_that_are_no_model_are_not_kept(
         pulled(server, *parts)
     assert caught.value.reason == "bad_manifest"
     assert stores.own.names() == [] and stores.own.root.exists() != large
+    assert not list(stores.own.root.rglob("sha256-*"))
+
+
+def test_what_another_model_needs_stays(server: Registry, stores: Stores) -> None:
+    here = pulled(server, *PARTS)
+    server.add("acme/other:x", [("model", PARTS[0])])
+    with pytest.raises(StoreError, match="parts 2, 3 are missing"):
+        list(pull(f"{server.host}/acme/other:x"))
+    stores.own.model(here).verify()
+
+
+def test_a_header_is_not_read_from_where_a_registry_may_not_lead(
+    server: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "LARGE", 1)
+    server.add("acme/tiny:x", [("model", MODEL)])
+    path = next(path for path in server.blobs if path.endswith(digest(MODEL)))
+    for place in ("https://10.0.0.1/x", "https://169.254.169.254/x", "http://93.184.216.34/x", "file:///etc/passwd"):
+        server.redirects[path] = place
+        with pytest.raises(SourceError, match=r"your own network|by http|not a web address"):
+            list(pull(f"{server.host}/acme/tiny:x"))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
