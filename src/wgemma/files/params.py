@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wgemma.checks import number, refuse_unknown, shown, whole
+from wgemma.checks import number, refuse_unknown, shown, texts, whole
 from wgemma.errors import SettingsError
 from wgemma.ranges import NUMBERS, WHOLE
 
@@ -50,5 +50,5 @@ def check_param(key: str, value: Any) -> None:
         whole(key, lenient(key, value), *WHOLE[key])
     elif key in _LEAST:
         whole(key, value, _LEAST[key])
-    elif key == "stop" and not all(value):
+    elif key == "stop" and not all(texts(key, value)):
         raise SettingsError("a stop is empty; give the text that ends an answer, or leave it out.")
