@@ -241,6 +241,15 @@ def test_who_leaves_while_a_model_is_made_leaves_no_blobs(stores: Stores) -> Non
         assert blobs(stores) == set() and stores.own.names() == []
 
 
+def test_a_damaged_blob_leaves_none_of_the_others(stores: Stores) -> None:
+    model = stores.ollama.model("someone/mygemma:v1")
+    last = stores.ollama.blob(model.layers[-1].digest)
+    last.write_bytes(bytes(last.stat().st_size))
+    for work in (create("mine", Recipe(base=str(model.name))), copy(str(model.name), "mine")):
+        assert reason(work) == "missing_blob"
+        assert blobs(stores) == set() and stores.own.names() == []
+
+
 def test_what_was_there_before_stays(stores: Stores) -> None:
     model = stores.ollama.model("gemma4:tiny")
     put(stores, model.model.read_bytes())
