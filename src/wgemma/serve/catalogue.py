@@ -20,7 +20,6 @@ from wgemma.serve.settings import Settings
 from wgemma.web.models import Offer, make_offer
 
 MARK = "+"  # between a model and an adapter
-LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +106,25 @@ class Catalogue:
 
 
 def _stored(name: Name) -> ModelFiles:
-    """A model in the stores. If a part of it is missing, it may just have been replaced or deleted: look again."""
-    for _ in range(LOOKS - 1):
+    """A model in the stores. One that is replaced while it is read is read again."""
+    stores = Stores.find()
+    manifests = [store.manifest(name) for store in (stores.own, stores.ollama)]
+    while True:
+        before = [*map(_stamp, manifests)]
         try:
-            return stored_files(Stores.find().model(name))
-        except StoreError as error:
-            if error.reason != "missing_blob":
+            return stored_files(stores.model(name))
+        except StoreError:
+            if before == [*map(_stamp, manifests)]:
                 raise
-    return stored_files(Stores.find().model(name))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def given(target: str) -> ModelFiles:

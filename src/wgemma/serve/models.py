@@ -110,8 +110,7 @@ class Models:
         if one is None:
             self.catalogue.find(name)
         elif one.users:
-            self._begin(self._close(one))
-            await asyncio.sleep(0)  # from now on nobody new gets it
+            self._dismiss(one)
         else:
             await self._let_go(one)
 
@@ -125,7 +124,7 @@ class Models:
     async def close(self) -> None:
         """Unloads everything."""
         for one in list(self._residents.values()):
-            await self._close(one)
+            await self._let_go(one)
 
     # -- in and out
 
@@ -175,13 +174,13 @@ class Models:
             return
         one.expires = time.time() + keep_alive
         if keep_alive <= 0:
-            self._begin(self._close(one))
+            self._dismiss(one)
         elif keep_alive < 1e8:
             one.timer = asyncio.get_running_loop().call_later(keep_alive, self._expire, one)
 
     def _expire(self, one: Resident) -> None:
         if not one.users:
-            self._begin(self._close(one))
+            self._dismiss(one)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -220,19 +219,21 @@ class Models:
         idle_first = sorted(self.resident(), key=lambda one: (one.users > 0, one.used))
         if not idle_first:
             return False
-        await self._close(idle_first[0])
+        await self._let_go(idle_first[0])
         return True
 
     async def _let_go(self, one: Resident) -> None:
-        """Unloads a model and waits until it is gone; it goes even if the caller is cancelled."""
-        self._begin(self._close(one))
+        """Unloads a model, and waits until it is gone."""
+        self._dismiss(one)
         await one.gone.wait()
 
+    def _dismiss(self, one: Resident) -> None:
+        """Unloads a model when its requests are done. From now on nobody new gets it."""
+        if not one.leaving:
+            one.leaving = True
+            self._begin(self._close(one))  # by itself, whoever is cancelled
+
     async def _close(self, one: Resident) -> None:
-        if one.leaving:
-            await one.gone.wait()
-            return
-        one.leaving = True
         try:
             await one.ready.wait()
             await one.free.wait()
