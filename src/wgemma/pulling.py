@@ -16,23 +16,18 @@ from wgemma.files.fetching import fetch
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import check_folders
 from wgemma.files.layers import as_json, config_of, manifest_of
-from wgemma.files.locate import is_download
 from wgemma.files.manifests import ManifestLayer
-from wgemma.files.names import HUB, Name, is_on_hub
+from wgemma.files.names import HUB, Name
 from wgemma.files.naming import TRIES, keep_manifest, undone_on_failure
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.waiting import patiently
-from wgemma.files.web import without_password
 
 
 def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None = None) -> Work:
     """Downloads a model into wgemma's store. `hosts` are those that may be asked; by default any on the internet, and
     this machine itself."""
     stores = stores or Stores.find()
-    if is_download(text) and not is_on_hub(text):
-        reason = f"{without_password(text)} is a file, not a model's name. `wgemma run` takes it as it is."
-        raise StoreError(reason, "invalid_name")
     name = Name.parse(text)
     refuse_embedded(text, "there is nothing to pull")
     if hosts is not None and name.host not in hosts:

@@ -11,6 +11,7 @@ from gguf_parts import cut, part_name
 from gguf_writer import write_gguf
 from registry_server import Registry, digest, serving
 from store_models import projector
+from wgemma.cli import main
 from wgemma.errors import Error, GgufError, SourceError, StoreError
 from wgemma.files import fetching, hub, registry
 from wgemma.files.gguf import Gguf
@@ -143,9 +144,14 @@ def test_a_projector_that_fits_comes_along(server: Registry, stores: Stores) -> 
     assert stores.own.model("hf.co/acme/gemma").capabilities == ["completion", "audio", "tools", "thinking"]
 
 
-def test_a_file_elsewhere_is_no_name() -> None:
-    with pytest.raises(StoreError, match=r"https://host/a.gguf is a file, not a model's name. `wgemma run` takes it"):
-        list(pull("https://me:secret@host/a.gguf"))
+@pytest.mark.parametrize(
+    "url", ["https://me:secret@host/a.gguf", "https://host/x/a.gguf", "https://host/x/y?file=a.gguf"]
+)
+def test_a_file_elsewhere_is_no_name(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", url]) == 1
+    told = capsys.readouterr().err
+    assert "is not a model name" in told and "`wgemma run` takes the address of a .gguf file as it is" in told
+    assert "secret" not in told
 
 
 def test_parts_that_do_not_fit_are_refused_before_the_download(

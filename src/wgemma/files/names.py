@@ -42,7 +42,7 @@ class Name:
         if rest.rfind(":") > rest.rfind("/"):
             rest, _, tag = rest.rpartition(":")
         parts = rest.split("/")
-        if len(parts) > 3 or ("://" in text and len(parts) < 3):
+        if len(parts) > 3 or ("://" in text and (len(parts) < 3 or rest.lower().endswith(".gguf"))):
             raise _bad_name(text)
         model = parts[-1]
         namespace = parts[-2] if len(parts) > 1 else DEFAULT_NAMESPACE
@@ -76,4 +76,5 @@ def _without_scheme(text: str) -> str:
 
 def _bad_name(text: str) -> StoreError:
     reason = f"{without_password(text)!r:.200} is not a model name. Names look like gemma4, gemma4:e2b or me/model:tag."
-    return StoreError(reason, "invalid_name")
+    hint = " `wgemma run` takes the address of a .gguf file as it is." if "://" in text else ""
+    return StoreError(reason + hint, "invalid_name")
