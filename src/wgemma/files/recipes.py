@@ -12,6 +12,12 @@ from wgemma.files.modelfile import is_no_template
 from wgemma.files.ollama import MAX_TEXT
 from wgemma.files.params import check_param
 
+INSTEAD = {  # of fields that older or other servers know
+    "template": "wgemma renders Gemma's prompts itself",
+    "quantize": "wgemma keeps files as they are",
+    "modelfile": "send what it says in from, files, adapters, system, parameters, messages and license",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -44,11 +50,9 @@ class Recipe:
 def recipe_from(fields: Mapping[str, Any]) -> Recipe:
     """The recipe in the body of Ollama's /api/create; raises `StoreError` for what is no recipe."""
     base, system = _text(fields, "from"), _text(fields, "system")
-    for key in ("template", "quantize", "modelfile"):
+    for key, instead in INSTEAD.items():
         if (text := _text(fields, key)) and not (key == "template" and is_no_template(text)):
-            raise StoreError(
-                f"{key} is not supported: wgemma renders prompts itself and keeps files as they are.", "bad_recipe"
-            )
+            raise StoreError(f"{key} is not supported: {instead}.", "bad_recipe")
     licenses = fields.get("license") or []
     licenses = [licenses] if isinstance(licenses, str) else licenses
     parameters, messages = fields.get("parameters") or {}, fields.get("messages") or []
