@@ -16,6 +16,7 @@ from registry_server import serving as registry_serving
 from wgemma.cli import main
 from wgemma.files import hub
 from wgemma.files.locate import locate
+from wgemma.files.names import Name
 from wgemma.files.stores import Stores
 from wgemma.serve.settings import Settings
 
@@ -241,6 +242,7 @@ MAKE, NONE = {"model": "made", "stream": False}, digest_of(b"none")
         ("POST", "copy", {"source": "gemma4:tiny", "destination": TINY}, 403, "wgemma-tiny comes with wgemma: choose"),
         ("POST", "create", MAKE, 400, "made:latest: name either a model to build upon or files, one of the two."),
         ("POST", "create", {**MAKE, "from": 7}, 400, "from must be a string."),
+        ("POST", "create", {**MAKE, "from": TINY, "messages": [{"role": "x"}]}, 400, "messages[0] must have a role"),
         ("POST", "create", {**MAKE, "files": ["x"]}, 400, "files must be an object of names and digests."),
         ("POST", "create", {**MAKE, "files": {"a.gguf": NONE}}, 400, "a.gguf: at byte 0: this is not a GGUF file"),
         ("POST", "create", {**MAKE, "from": TINY, "adapters": {"lora": NONE}}, 400, "lora: at byte 0: this is not"),
@@ -278,3 +280,18 @@ def test_more_bytes_than_announced_are_no_part_of_a_blob(store_api: Api) -> None
         assert connection.recv(12) == b"HTTP/1.1 400"
     assert store_api.ask(f"/api/blobs/{digest_of(data)}", method="HEAD").status == 404
     assert store_api.ask(f"/api/blobs/{digest_of(data)}", data).status == 201
+
+
+def test_a_damaged_model_is_told_as_such_and_can_be_deleted(store_api: Api) -> None:
+    for damage in (b"{", b"{}"):
+        assert store_api.ask("/api/copy", {"source": TINY, "destination": "mine"}).status == 200
+        Stores.find().own.manifest(Name.parse("mine")).write_bytes(damage)
+        for path, body in (
+            ("copy", {"source": "mine", "destination": "other"}),
+            ("create", {"model": "other", "from": "mine", "stream": False}),
+        ):
+            answer = store_api.ask(f"/api/{path}", body)
+            assert answer.status == 502 and answer.json["error"].startswith("The model's manifest is damaged, or of")
+        assert store_api.ask("/api/chat", {"model": "mine", "messages": ASK}).status == 500
+        assert store_api.ask("/api/delete", {"model": "mine"}, method="DELETE").status == 200
+        assert Stores.find().own.names() == []

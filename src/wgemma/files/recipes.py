@@ -90,11 +90,9 @@ def check_settings(recipe: Recipe) -> None:
             check_param(key, value)
         except SettingsError as error:
             raise StoreError(str(error), "bad_recipe") from None
-    for message in recipe.messages:
+    for i, message in enumerate(recipe.messages):
         if not is_message(message):
-            reason = (
-                f"the message {dict(message)!r:.80} must have a role ({', '.join(ROLES)}) and a text as its content."
-            )
+            reason = f"messages[{i}] must have a role ({', '.join(ROLES)}) and a text as its content."
             raise StoreError(reason, "bad_recipe")
     for kind, contents in recipe.texts({}).items():
         if sum(map(len, contents)) > MAX_TEXT:

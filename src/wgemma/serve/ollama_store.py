@@ -43,8 +43,9 @@ _LINES = "application/x-ndjson"
 # Reasons whose sentences name no file of this machine.
 _VERBATIM = {"bad_recipe": 400, "not_allowed": 403, "not_in_registry": 404}
 _TOLD = {  # by a StoreError's reason; its own words may name files of this machine
+    "bad_blob": (400, "A blob is not in the store, or damaged. Send it first."),
     "bad_digest": (400, "The bytes do not have this digest."),
-    "bad_manifest": (502, "What the registry sent is no model that wgemma can keep."),
+    "bad_manifest": (502, "The model's manifest is damaged, or of a kind that wgemma cannot keep."),
     "busy": (503, "Another program is changing the store. Try again."),
     "invalid_digest": (400, "A digest must be sha256: and 64 hexadecimal digits."),
     "invalid_name": (400, "This is no name of a model."),
