@@ -209,18 +209,21 @@ def test_formats_go_with_everything_else(model: wgemma.Model) -> None:
 
 
 def test_an_event_loop_goes_on(blob: Path, gpu: NativeDevice) -> None:
-    async def ticking() -> float:
+    async def ticking() -> tuple[float, float]:
+        """The longest that the loop stood still, and how long the answer took."""
         longest = 0.0
         with wgemma.load(blob, device=gpu) as fresh:
+            start = time.perf_counter()
             answer = asyncio.ensure_future(_whole(fresh))
             while not answer.done():
                 begun = time.perf_counter()
                 await asyncio.sleep(0.01)
                 longest = max(longest, time.perf_counter() - begun)
             assert answer.result() is not None
-        return longest
+            return longest, time.perf_counter() - start
 
-    assert asyncio.run(ticking()) < 0.25  # 12 to 14 ms when nothing else runs
+    longest, whole = asyncio.run(ticking())
+    assert longest < whole / 2  # a fifteenth when nothing else runs
 
 
 async def _whole(model: wgemma.Model) -> Any:
