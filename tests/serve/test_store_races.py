@@ -20,7 +20,7 @@ from fake_models import Garage
 from registry_server import TINY as FILE
 from registry_server import Registry
 from registry_server import serving as registry_serving
-from wgemma.files import fetching, keeping
+from wgemma.files import fetching, keeping, waiting
 from wgemma.files.stores import Stores
 from wgemma.serve import ollama_store
 from wgemma.serve.settings import Settings
@@ -189,6 +189,16 @@ def test_who_waits_for_another_process_does_not_hear_its_name(store_api: Api, re
             told += connection.recv(65536)
     assert b"waiting for another process, which" in told
     assert platform.node().encode() not in told and b".lock" not in told
+
+
+def test_who_waits_for_a_silent_registry_hears_of_it(
+    store_api: Api, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.05)
+    registry.delay = 0.2
+    told = store_api.ask("/api/pull", {"model": f"{registry.host}/acme/tiny:x"}).text.splitlines()
+    assert json.loads(told[1]) == {"status": f"waiting for {registry.host}"}
+    assert json.loads(told[-1]) == {"status": "success"}
 
 
 @pytest.mark.parametrize("stream", [True, False])

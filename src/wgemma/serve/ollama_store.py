@@ -228,9 +228,9 @@ async def _done(workers: Workers, work: Work, name: str) -> None:
 
 
 def _public(event: Event) -> Event:
-    """The event, which must not name processes, hosts and files of this machine."""
-    waits = event["status"].startswith("waiting for ")
-    return {"status": "waiting for another process, which is pulling the same blob"} if waits else event
+    """The event, which must not name processes of this machine."""
+    _, pulls, _ = event["status"].partition(", which is pulling ")
+    return {"status": f"waiting for another process{pulls}the same blob"} if pulls else event
 
 
 class Progress(Response):
