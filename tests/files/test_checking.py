@@ -11,7 +11,7 @@ from gguf_writer import write_gguf
 from registry_server import Registry, digest, serving
 from wgemma.cli import main
 from wgemma.errors import SourceError, StoreError
-from wgemma.files import checking, fetching, registry
+from wgemma.files import checking, fetching, registry, sources
 from wgemma.files.copying import copy
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import put_blob
@@ -38,7 +38,7 @@ BROKEN: dict[str, tuple[list[bytes], str]] = {
 
 @pytest.fixture(autouse=True)
 def patience(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fetching, registry):
+    for module in (fetching, registry, sources):
         monkeypatch.setattr(module, "PAUSE", 0.001)
 
 

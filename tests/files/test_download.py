@@ -109,6 +109,11 @@ class Server:
         request.end_headers()
 
 
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wgemma.files.sources.PAUSE", 0.001)
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(module, "PIECE", PIECE)

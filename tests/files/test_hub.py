@@ -13,7 +13,7 @@ from registry_server import Registry, digest, serving
 from store_models import projector
 from wgemma.cli import main
 from wgemma.errors import Error, GgufError, SourceError, StoreError
-from wgemma.files import fetching, hub, registry
+from wgemma.files import fetching, hub, registry, sources
 from wgemma.files.gguf import Gguf
 from wgemma.files.hub import parse_listing
 from wgemma.files.names import Name
@@ -31,7 +31,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
     monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    for module in (fetching, registry):
+    for module in (fetching, registry, sources):
         monkeypatch.setattr(module, "PAUSE", 0.001)
     return Stores.find()
 
@@ -193,6 +193,20 @@ def test_a_listing_goes_over_several_pages_but_not_to_another_host(server: Regis
 def test_a_repository_that_is_not_there_is_told(server: Registry) -> None:
     with pytest.raises(StoreError, match="acme/gemma-4-E2B-it-GGUF is not on Hugging Face"):
         list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+
+
+def test_a_file_that_is_only_listed_is_told(server: Registry) -> None:
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})
+    server.blobs.clear()
+    with pytest.raises(StoreError, match=r"acme/gemma-4-E2B-it-GGUF lists g-Q4_K_M\.gguf, but does not have it"):
+        list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+
+
+def test_a_busy_hub_is_asked_again(server: Registry, stores: Stores) -> None:
+    server.add_repository("acme/gemma-4-E2B-it-GGUF", {"g-Q4_K_M.gguf": MODEL})
+    server.statuses = [429, 503, 429]
+    list(pull("hf.co/acme/gemma-4-E2B-it-GGUF"))
+    stores.own.model("hf.co/acme/gemma-4-E2B-it-GGUF").verify()
 
 
 def test_a_repository_whose_files_are_for_some_only_is_told(server: Registry, stores: Stores) -> None:

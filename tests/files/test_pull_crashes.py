@@ -27,8 +27,10 @@ OLD = Random(4).randbytes(1000)
 CHILD = """
 import os, signal, sys
 from wgemma.errors import Error
+from wgemma.files import checking
 from wgemma.pulling import pull
 
+checking.LARGE = 1  # headers are read first
 name, touches, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 store = os.environ["WGEMMA_MODELS"]
 seen = 0

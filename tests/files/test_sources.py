@@ -240,12 +240,27 @@ def test_an_answer_for_another_span_is_refused(claim: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"), [(404, "404 Not Found"), (403, "403 Forbidden"), (416, "416"), (500, "500")]
 )
-def test_an_http_error_is_told(code: int, words: str) -> None:
+def test_an_http_error_is_told(code: int, words: str, naps: list[float]) -> None:
     def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
         request.send_error(code)
 
     with serve(answer) as url, pytest.raises(SourceError, match=f"the server answered {words}"):
         open_source(url)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_busy_server_is_asked_again(code: int, naps: list[float]) -> None:
+    asked = count()
+
+    def answer(request: BaseHTTPRequestHandler, start: int, stop: int) -> None:
+        if next(asked) in (0, 1, 3):
+            request.send_error(code)
+        else:
+            good(DATA)(request, start, stop)
+
+    with serve(answer) as url:
+        assert read(open_source(url), 500, 9_000) == DATA[500:9_500]
+    assert len(naps) == 3
 
 
 def test_a_connection_cut_midway_is_taken_up_where_it_broke(naps: list[float]) -> None:

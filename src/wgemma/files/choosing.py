@@ -73,7 +73,7 @@ def choose(files: Sequence[HubFile], name: Name) -> Choice:
         if not file.is_projector and (label_of(file.path) or "imatrix" not in file.name.lower()):
             models.setdefault(whole_name(file.path), []).append(file)
     if not models:
-        raise StoreError(f"{name}: there is no GGUF file in this repository.", "not_in_registry")
+        raise StoreError(f"{name}: there is no GGUF file of a model in this repository.", "not_in_registry")
     path = _model([path for path in models if not _DRAFTER.search(path)] or list(models), name)
     parts = sorted(models[path], key=lambda file: file.path)
     expected = part_names(parts[0].path)

@@ -31,7 +31,7 @@ from wgemma.files.keeping import (
 from wgemma.files.locks import is_held
 from wgemma.files.ollama import Store
 from wgemma.files.sources import content_length
-from wgemma.files.web import BadStatus, Manners, Pace, request_span, without_password
+from wgemma.files.web import Manners, Pace, request_span, without_password
 from wgemma.files.writing import settle
 
 AT_ONCE = 4  # blobs
@@ -41,7 +41,6 @@ PAUSE = 0.1  # seconds before the second attempt; it doubles from then on
 PIECE = 1 << 20
 EVERY = 0.1  # seconds between two reports of one blob
 QUIET = 1.0  # seconds without a report, after which the last comes again: who listens may want to stop
-BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may be better next time
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +258,6 @@ class _Download:
         try:
             answer = request_span(self._url, self._have, left, self._pace, TIMEOUT, self._blob.manners)
         except ConnectionError as error:
-            return str(error)
-        except BadStatus as error:
-            if error.status not in BUSY:
-                raise
             return str(error)
         with closing(answer.response) as response:
             if response.status == 200 and self._have:  # a server without ranges sends all of it again

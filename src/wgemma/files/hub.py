@@ -110,4 +110,7 @@ def open_remote(name: Name, files: Sequence[HubFile]) -> Gguf:
     try:
         return Gguf.open([HttpSource(address(name, file), timeout=TIMEOUT, manners=manners()) for file in files])
     except BadStatus as error:
+        if error.status == 404:
+            reason = f"{name.namespace}/{name.model} lists {files[0].path}, but does not have it. Try again later."
+            raise StoreError(reason, "not_in_registry") from None
         raise _refusal(name, error) from None

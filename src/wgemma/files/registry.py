@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wgemma.errors import SourceError, StoreError
-from wgemma.files.fetching import ATTEMPTS, BUSY, PAUSE, TIMEOUT, Blob
+from wgemma.files.fetching import ATTEMPTS, PAUSE, TIMEOUT, Blob
 from wgemma.files.keeping import checked_digest
 from wgemma.files.manifests import ManifestLayer, json_object, parse_layers
 from wgemma.files.names import Name
@@ -109,11 +109,6 @@ def small(url: str, most: int, manners: Manners) -> "tuple[bytes, HTTPMessage]":
                 length = response.headers.get("Content-Length")
         except (OSError, HTTPException, ValueError) as error:
             trouble = str(error) or type(error).__name__
-            continue
-        except BadStatus as error:
-            if error.status not in BUSY:
-                raise
-            trouble = str(error)
             continue
         if len(data) > most:
             raise SourceError(f"{url}: the answer is larger than {most} bytes.")

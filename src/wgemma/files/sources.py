@@ -16,12 +16,14 @@ from weakref import finalize
 
 from wgemma.errors import SourceError
 from wgemma.files.paths import user_path
-from wgemma.files.web import Manners, Pace, request_span, without_password
+from wgemma.files.web import Busy, Manners, Pace, request_span, without_password
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 Buffer: TypeAlias = bytes | memoryview
+PAUSE = 0.1  # seconds before the second try; it doubles from then on
+
 _SIZE = re.compile("[0-9]{1,18}")
 
 
@@ -227,13 +229,22 @@ class HttpSource(NativeSource):
         self._manners = manners
         self.validator: str | None = None
         self.size = 0
-        try:
-            probe = self._request(0, 1, Pace(self.name))
-        except ConnectionError as error:
-            raise SourceError(f"{self.name} cannot be reached: {error}.") from None
+        probe = self._probe()
         self.size = self._check_range(probe, 0)
         self.validator = probe.headers.get("ETag") or probe.headers.get("Last-Modified")
         probe.close()
+
+    def _probe(self) -> "HTTPResponse":
+        """The answer to a first request; a server that is busy is asked again."""
+        pace, failures = Pace(self.name), 0
+        while True:
+            try:
+                return self._request(0, 1, pace)
+            except ConnectionError as error:
+                failures += 1
+                if not isinstance(error, Busy) or failures >= self._attempts:
+                    raise SourceError(f"{self.name} cannot be reached: {error}.") from None
+                time.sleep(PAUSE * 2**failures)
 
     async def read(self, offset: int, length: int) -> Buffer:
         check_span(self, offset, length)
@@ -254,7 +265,7 @@ class HttpSource(NativeSource):
                     f"{self.name}: no data after {failures} tries ({trouble}). Check the connection and try again."
                 )
             else:
-                time.sleep(0.1 * 2**failures)
+                time.sleep(PAUSE * 2**failures)
         return bytes(data)
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 180.0  # seconds, longer than the tries of a server that is down
 SLOWEST = 1 << 10  # bytes per second in each window: less is not a download
 MAX_REDIRECTS = 10
+BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may be better next time
 AGENT = f"wgemma/{__version__}"
 
 _PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
@@ -75,10 +76,21 @@ class BadStatus(SourceError):
     """A server answered with an error; `status` is its number."""
 
     def __init__(self, name: str, status: int) -> None:
-        from http.client import responses
-
-        super().__init__(f"{name}: the server answered {status} {responses.get(status, '')}".rstrip() + ".")
+        super().__init__(f"{name}: {_answered(status)}.")
         self.status = status
+
+
+class Busy(ConnectionError):
+    """A server answered with an error that may be over next time."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(_answered(status))
+
+
+def _answered(status: int) -> str:
+    from http.client import responses
+
+    return f"the server answered {status} {responses.get(status, '')}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,7 @@ def _request(url: str, headers: dict[str, str], pace: Pace, timeout: float, mann
         response.close()
         place = response.headers.get("Location")
         if response.status not in (301, 302, 303, 307, 308) or place is None:
-            raise BadStatus(name, response.status)
+            raise Busy(response.status) if response.status in BUSY else BadStatus(name, response.status)
         redirects.append(response.headers)
         url = _redirected(name, url, place)
     raise SourceError(f"{name}: the server redirects more than {MAX_REDIRECTS} times.")
