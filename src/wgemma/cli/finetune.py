@@ -25,6 +25,7 @@ from wgemma.files.download import readable
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import locate
 from wgemma.model.config import Config
+from wgemma.prelude import Prelude
 from wgemma.sync import run
 from wgemma.text.tokenizer import Tokenizer
 from wgemma.train.checkpoints import steps_saved
@@ -140,7 +141,8 @@ def _prepared(target: str, out: Path, given: dict[str, Any], options: argparse.N
         refuse_types(gguf)
         context = Config.from_gguf(gguf).context_length
         tokenizer, style = Tokenizer.from_gguf(gguf), prompt_style(files, gguf)
-    more = {"context": context, "system": files.system, "resume": options.resume, "skip_bad": options.skip_bad}
+    system = Prelude.of(files).system
+    more = {"context": context, "system": system, "resume": options.resume, "skip_bad": options.skip_bad}
     return run(prepare_task(options.data, out, given, tokenizer, style, **more))
 
 
