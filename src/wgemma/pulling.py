@@ -18,7 +18,8 @@ from wgemma.files.keeping import check_folders
 from wgemma.files.layers import as_json, config_of, manifest_of
 from wgemma.files.manifests import ManifestLayer
 from wgemma.files.names import HUB, Name
-from wgemma.files.naming import TRIES, keep_manifest, undone_on_failure
+from wgemma.files.naming import TRIES, forget_blobs, keep_manifest
+from wgemma.files.ollama import Store
 from wgemma.files.registry import FAMILY, Plan, registry_plan
 from wgemma.files.stores import Stores, refuse_embedded
 from wgemma.files.waiting import patiently
@@ -55,15 +56,23 @@ def pull(text: str, stores: Stores | None = None, hosts: Container[str] | None =
         yield {"status": "verifying sha256 digest"}  # done on the way
         yield {"status": "writing manifest"}
         try:
-            with undone_on_failure(stores.own) as useless:
-                useless |= added
-                check_blobs(name, plan, stores.own)
+            _check(name, plan, stores.own, added)
             keep_manifest(stores.own, name, plan.manifest, plan.layers, plan.texts)
             break
         except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
             if error.reason != "missing_blob" or not left:
                 raise
     yield {"status": "success"}
+
+
+def _check(name: Name, plan: Plan, store: Store, added: set[str]) -> None:
+    """Raises `StoreError` if what came cannot be kept, which is deleted then."""
+    try:
+        check_blobs(name, plan, store)
+    except StoreError as error:
+        if error.reason != "missing_blob":
+            forget_blobs(store, added)
+        raise
 
 
 def _misfit(name: Name, model: Gguf, file: HubFile | None) -> str | None:

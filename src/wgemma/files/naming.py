@@ -165,8 +165,13 @@ def undone_on_failure(store: Store) -> Iterator[set[str]]:
     try:
         yield added
     except BaseException:
-        with suppress(Error):
-            if added:
-                with changing(store):
-                    _drop_blobs(store, added)
+        forget_blobs(store, added)
         raise
+
+
+def forget_blobs(store: Store, digests: set[str]) -> None:
+    """Deletes those of these blobs that no model needs and no other process holds, as far as that is possible."""
+    with suppress(Error):
+        if digests:
+            with changing(store):
+                _drop_blobs(store, digests)
