@@ -194,6 +194,15 @@ def test_a_silent_registry_is_told_while_it_is_waited_for(
     check(stores, hub)
 
 
+def test_a_registry_that_falls_silent_is_told(hub: Registry, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "PATIENCE", 0.05)
+    monkeypatch.setattr(fetching, "QUIET", 0.02)
+    hub.pause = 0.2
+    statuses = [event["status"] for event in pulled(hub)]
+    assert f"waiting for {hub.host}" in statuses[2:]
+    check(stores, hub)
+
+
 def test_waiting_for_a_silent_registry_can_be_stopped(hub: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "PATIENCE", 0.05)
     hub.delay = 2.0

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from wgemma.errors import Error, SourceError, StoreError
 from wgemma.files.keeping import (
@@ -31,6 +32,7 @@ from wgemma.files.keeping import (
 from wgemma.files.locks import is_held
 from wgemma.files.ollama import Store
 from wgemma.files.sources import content_length
+from wgemma.files.waiting import PATIENCE
 from wgemma.files.web import Manners, Pace, request_span, without_password
 from wgemma.files.writing import settle
 
@@ -97,6 +99,7 @@ class _Crew:
         self._others = others
         self._added = added
         self._left = len(blobs)
+        self._host = next((urlsplit(blob.url).netloc for blob in blobs if blob.url), None)
         self._jobs: SimpleQueue[Blob] = SimpleQueue()
         for blob in blobs:
             self._jobs.put(blob)
@@ -108,11 +111,15 @@ class _Crew:
 
     def reports(self, last: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """`last` is the report before these."""
+        since = monotonic()
         while self._left:
             try:
                 told = self._told.get(timeout=QUIET)
+                since = monotonic()
             except Empty:
                 told = last
+                if self._host and "digest" in last and monotonic() - since > PATIENCE:
+                    told = {"status": f"waiting for {self._host}"}
             if told is None:
                 self._left -= 1
             elif isinstance(told, BaseException):
