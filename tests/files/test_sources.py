@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,7 +39,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the source would have slept between tries, without really sleeping."""
     slept: list[float] = []
-    monkeypatch.setattr("wgemma.files.sources.time.sleep", slept.append)
+    monkeypatch.setattr("wgemma.files.sources.time", SimpleNamespace(sleep=slept.append))
     return slept
 
 
@@ -341,21 +342,24 @@ def test_a_certificate_nobody_vouches_for_is_told(tmp_path: Path) -> None:
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", *made], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    asked: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asked: list[int] = []
 
         def greet() -> None:
             with suppress(OSError):  # the test is over
                 while connection := server.accept()[0]:
                     asked.append(1)
-                    with suppress(OSError):
+                    with connection, suppress(OSError):
                         context.wrap_socket(connection, server_side=True)
 
-        Thread(target=greet, daemon=True).start()
+        thread = Thread(target=greet)
+        thread.start()
         with pytest.raises(
             SourceError, match=r"the certificate of 127\.0\.0\.1 is not valid: self.signed.*set SSL_CERT_FILE"
         ):
             HttpSource(f"https://127.0.0.1:{server.getsockname()[1]}/x.gguf")
+        server.shutdown(socket.SHUT_RDWR)  # wakes it
+        thread.join()
     assert asked == [1]  # asking again would not help
 
 
@@ -464,7 +468,7 @@ def drip(request: BaseHTTPRequestHandler, data: bytes, clock: list[float]) -> No
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time as a pace sees it."""
     now = [0.0]
-    monkeypatch.setattr("wgemma.files.web.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("wgemma.files.web.time", SimpleNamespace(monotonic=lambda: now[0]))  # only there
     return now
 
 
