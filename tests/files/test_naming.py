@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,23 @@ def test_what_was_left_behind_long_ago_goes_with_the_next_model(
     assert not has_blob(stores.own, digest(b"an upload")) and not any(path.exists() for path in unfinished)
     assert busy.exists()
     stores.own.model("two").verify()
+
+
+def test_what_a_new_model_needs_is_not_taken_for_left_behind(stores: Stores, tmp_path: Path) -> None:
+    """However long ago it came: all that a stopped pull has finished, and files that are here already."""
+    list(copy("gemma4:tiny", "one"))
+    (tmp_path / "file").write_bytes(b"a file")
+    put(stores, b"a file")
+    places = [keeping.blob_place(stores.own, digest(b"a file")), stores.own.model("one").model]
+    before = [place.stat() for place in places]
+    assert [status.st_nlink for status in before] == [1, 2]  # Ollama's store has the second one, too
+    while (tmp_path / "file").stat().st_ctime_ns <= before[1].st_ctime_ns:  # until the clock of the disk has ticked
+        (tmp_path / "file").write_bytes(b"a file")
+    keeping.keep_file(stores.own, tmp_path / "file", set())
+    list(copy("one", "two"))
+    after = [place.stat() for place in places]
+    assert all(new.st_ctime_ns > old.st_ctime_ns for old, new in zip(before, after, strict=True))
+    assert after[1].st_mtime_ns == before[1].st_mtime_ns
 
 
 def test_a_store_can_be_listed_while_models_come_and_go(stores: Stores) -> None:

@@ -27,6 +27,7 @@ from wgemma.files.keeping import (
     name_blob,
     partial_place,
     size_of,
+    touch_blob,
     writing,
 )
 from wgemma.files.locks import is_held
@@ -77,6 +78,7 @@ def fetch(
     report: dict[str, Any] = {}
     for blob in blobs:
         if blob.digest not in begun:
+            touch_blob(store, blob.digest)
             is_held(lock_place(store, blob.digest))  # removes what a killed pull left
         report = blob.report(min(begun.get(blob.digest, blob.size), blob.size))
         yield report

@@ -80,8 +80,13 @@ def has_blob(store: Store, digest: str, size: int | None = None) -> bool:
 
 def touch_blob(store: Store, digest: str) -> None:
     """Lets a blob that will be needed soon count as new (`FORGOTTEN`)."""
+    place = blob_place(store, digest)
     with suppress(OSError):
-        os.utime(blob_place(store, digest))
+        status = place.stat()
+        if status.st_nlink == 1:
+            os.utime(place)
+        else:  # Ollama's store has it, too, where its times stay; st_ctime becomes now
+            os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def existing(store: Store, digest: str) -> Path:
@@ -233,6 +238,7 @@ def keep_file(store: Store, path: Path, added: set[str], progress: Callable[[int
     digest = f"sha256:{sha256(path, progress)}"
     size = path.stat().st_size
     if has_blob(store, digest, size):
+        touch_blob(store, digest)
         progress(size)
         return digest
     check_space(store, size, path.name)
