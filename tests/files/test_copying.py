@@ -1,8 +1,10 @@
 """Models are copied and deleted in wgemma's store; Ollama's is only read."""
 
+import json
 import shutil
 from pathlib import Path
 
+from registry_server import digest
 from store_models import reason
 from wgemma.creating import create
 from wgemma.embedded import NAME
@@ -39,6 +41,20 @@ def test_deleting_keeps_what_others_need(stores: Stores) -> None:
     list(delete("three"))
     stores.own.model("two").verify()
     assert len(list((stores.own.root / "blobs").iterdir())) == len(stores.own.model("two").blobs)
+
+
+def test_what_wgemma_cannot_run_is_copied_all_the_same(stores: Stores) -> None:
+    """A model in another format, and one with settings that are none."""
+    list(copy("gemma4:mlx", "other"))
+    path = stores.ollama.manifest(Name.parse("someone/mygemma:v1"))
+    manifest = json.loads(path.read_bytes())
+    (params,) = (layer for layer in manifest["layers"] if layer["mediaType"].endswith(".params"))
+    params |= {"digest": digest(b"[]"), "size": 2}
+    (stores.ollama.root / "blobs" / digest(b"[]").replace(":", "-")).write_bytes(b"[]")
+    path.write_text(json.dumps(manifest))
+    list(copy("someone/mygemma:v1", "mine"))
+    for name in ("other", "mine"):
+        stores.own.model(name).verify()
 
 
 def test_a_copy_is_of_the_model_that_was_asked_for(stores: Stores) -> None:

@@ -2,7 +2,7 @@
 
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
-from wgemma.files.bases import embedded_base, stored_base
+from wgemma.files.bases import Base, embedded_base
 from wgemma.files.events import Work
 from wgemma.files.layers import as_json, manifest_of, normal
 from wgemma.files.names import Name
@@ -23,7 +23,8 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Work:
         model = stores.model(source)
         model.check_parts()
         layers = [normal(layer) for layer in model.blobs]
-        yield from stored_base(model).keep(name, stores, model.manifest_bytes, layers)
+        base = Base(model.config, layers, {}, [], stored=model)  # settings, too, are copied without a look
+        yield from base.keep(name, stores, model.manifest_bytes, layers)
     yield {"status": "success"}
 
 
