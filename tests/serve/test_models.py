@@ -1,7 +1,9 @@
 """Which models are in memory: loaded once, kept as long as asked for, and let go for others."""
 
 import asyncio
+import hashlib
 import json
+import shutil
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from api_server import serving
 from fake_models import Garage
 from gguf_parts import write_parts
 from registry_server import digest
@@ -340,6 +343,31 @@ def test_the_store_and_files_of_the_command_line_are_on_offer(store: list[str], 
     names = [files.name for files, _ in catalogue.all()]
     assert names[:2] == [TINY, "mine"] and store[0] in names
     assert catalogue.find("mine").files.model == tmp_path / "mine.gguf"
+
+
+def test_files_of_the_command_line_are_hashed_once_and_not_in_the_event_loop(
+    blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: hashing takes seconds."""
+    threads: list[threading.Thread] = []
+    hashed = hashlib.file_digest
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return hashed(*arguments)
+
+    files = [tmp_path / f"mine{i}.gguf" for i in range(12)]
+    for file in files:
+        shutil.copy(blob, file)
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    with serving(Settings(extra=tuple(map(str, files))), Garage()) as api:
+        assert api.ask("/api/generate", {"model": "mine3", "stream": False}).status == 200
+        (running,) = api.ask("/api/ps").json["models"]
+        assert running["name"] == "mine3" and len(threads) == 1
+        for _ in range(2):
+            assert len(api.ask("/api/tags").json["models"]) >= len(files)
+    assert len(threads) in (len(files), len(files) + 1)  # the embedded model may be known from before
+    assert all(thread.name.startswith("asyncio_") for thread in threads)
 
 
 def test_a_file_in_parts_has_one_name_wherever_it_is(

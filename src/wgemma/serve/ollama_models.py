@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from wgemma.errors import Error
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles
 from wgemma.serve.catalogue import Catalogue
-from wgemma.serve.models import Models
+from wgemma.serve.models import Models, Resident
 from wgemma.serve.ollama import stamp
 from wgemma.web.models import Offer
 
@@ -21,10 +22,11 @@ def tags(catalogue: Catalogue) -> dict[str, Any]:
     return {"models": [_entry(files, offer) for files, offer in catalogue.all()]}
 
 
-def running(models: Models) -> dict[str, Any]:
-    """The loaded models. All that they take is on the GPU, as far as the server can tell."""
+def running(models: Models, there: Sequence[Resident]) -> dict[str, Any]:
+    """The loaded models. All that they take is on the GPU, as far as the server can tell. A file outside the stores may
+    have to be hashed for its digest."""
     found = []
-    for one in models.resident():
+    for one in there:
         assert one.model is not None
         left = one.expires if one.expires < math.inf else time.time() + (one.keep_alive or models.settings.keep_alive)
         try:

@@ -34,7 +34,7 @@ def ollama_routes(service: Service) -> list[Route]:
         return await asyncio.to_thread(tags, service.models.catalogue)
 
     async def loaded(request: Request) -> dict[str, Any]:
-        return running(service.models)
+        return await asyncio.to_thread(running, service.models, service.models.resident())
 
     async def shown(fields: Fields) -> dict[str, Any]:
         name = named(fields)

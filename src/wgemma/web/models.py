@@ -217,7 +217,7 @@ class Facts:
     senses: tuple[str, ...]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1024)
 def _hash(path: Path, stamp: tuple[int, int]) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
