@@ -87,8 +87,25 @@ def test_all_models_are_checked_whatever_is_wrong_with_some(
         "gemma4:nomodel has no model layer",
     ):
         assert told in printed.err
-    assert printed.err.endswith("wgemma: 7 of 16 stored models cannot be used.\n")
+    assert printed.err.endswith("wgemma: 7 of 17 models cannot be used.\n")
     assert main(["verify", "--all", "gemma4:tiny"]) == 1
+
+
+def test_all_others_are_checked_if_the_embedded_model_is_damaged(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("wgemma.embedded._FILE", tmp_path / "tiny.gguf")
+    assert main(["verify", "--all"]) == 1
+    printed = capsys.readouterr()
+    assert "gemma4:tiny is intact" in printed.out and "tiny.gguf is damaged" in printed.err
+    assert printed.err.endswith("wgemma: 8 of 17 models cannot be used.\n")
+    monkeypatch.setattr("wgemma.embedded._FILE", tmp_path / "none.gguf")
+    assert main(["verify", "--all"]) == 1
+    printed = capsys.readouterr()
+    assert "gemma4:tiny is intact" in printed.out
+    assert printed.err.endswith("wgemma: 7 of 16 models cannot be used.\n")
 
 
 def test_all_models_may_be_intact(

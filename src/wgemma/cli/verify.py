@@ -47,20 +47,24 @@ def verify(options: argparse.Namespace) -> int:
 
 def _verify_all() -> int:
     """Checks all models, whatever is wrong with some of them."""
-    _verify_embedded()
-    entries = Stores.find().entries()
+    entries: list[StoredModel | Damaged | None] = [*Stores.find().entries()]
+    if embedded_model() is not None:
+        entries.insert(0, None)
     damaged, intact = 0, set[Path]()
     for entry in entries:
         try:
-            if isinstance(entry, Damaged):
+            if entry is None:
+                _verify_embedded()
+            elif isinstance(entry, Damaged):
                 raise entry.error
-            _verify_stored(entry, intact)
+            else:
+                _verify_stored(entry, intact)
         except Error as error:
             damaged += 1
-            told, name = str(error), str(entry.name)
+            told, name = str(error), NAME if entry is None else str(entry.name)
             print(clean(sentence(told if name in told else f"{name}: {told}")), file=sys.stderr)
     if damaged:
-        raise StoreError(f"{damaged} of {counted(len(entries), 'stored model')} cannot be used.", "bad_digest")
+        raise StoreError(f"{damaged} of {counted(len(entries), 'model')} cannot be used.", "bad_digest")
     return 0
 
 
