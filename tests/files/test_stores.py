@@ -159,3 +159,13 @@ def test_a_store_that_may_not_be_read_is_told(
     assert main(["list"]) == 1
     told = capsys.readouterr().err
     assert f"read the model store {tmp_path / 'locked'}. Set WGEMMA_MODELS to another folder" in told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+def test_a_link_to_itself_where_ollama_has_its_models_by_default_is_no_overlap(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ollama").mkdir()
+    (tmp_path / ".ollama/models").symlink_to("models")
+    assert "gemma4:tiny" in Stores.find()

@@ -36,7 +36,10 @@ def _data_folder() -> Path:
 
 def _is_within(inner: Path, outer: Path) -> bool:
     """Whether one is the other or lies in it, whatever links lead there."""
-    inner, outer = inner.resolve(), outer.resolve()
+    try:
+        inner, outer = inner.resolve(), outer.resolve()
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return False
     known = _identity(outer)
     return any(place == outer or (known and _identity(place) == known) for place in (inner, *inner.parents))
 
