@@ -23,7 +23,9 @@ from pseudo_terminal import Terminal
 from registry_server import TINY, Registry, digest, serving
 from store_models import projector
 from wgemma.cli import main
+from wgemma.cli.create import _kept
 from wgemma.files.adapters import write_gguf_adapter, write_peft
+from wgemma.files.copying import delete
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import partial_place
 from wgemma.files.locate import locate
@@ -230,6 +232,25 @@ def test_the_embedded_models_name_stays_its_own(
     written(tmp_path, "FROM gemma4:tiny")
     assert main(words) == 1
     assert f"wgemma-tiny comes with wgemma: {why}. `wgemma run` starts it." in capsys.readouterr().err
+
+
+def test_a_file_that_is_deleted_with_another_model_is_copied_again(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(stores.model("gemma4:tiny").model, tmp_path / "a.gguf")
+    file = written(tmp_path, "FROM ./a.gguf\n")
+    assert main(["create", "one", "-f", file]) == 0
+    copied = []
+
+    def kept(*given: Any) -> Any:
+        copied.append(_kept(*given))
+        if len(copied) == 1:
+            list(delete("one"))
+        return copied[-1]
+
+    monkeypatch.setattr("wgemma.cli.create._kept", kept)
+    assert main(["create", "two", "-f", file]) == 0 and len(copied) == 2
+    stores.own.model("two").verify()
 
 
 def test_files_begin_at_the_modelfiles_folder(tmp_path: Path, blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from wgemma.files.bases import read_files
 from wgemma.files.keeping import keep_file
 from wgemma.files.locate import locate
 from wgemma.files.modelfile import MAX_MODELFILE, Modelfile, parse_modelfile
-from wgemma.files.naming import undone_on_failure
+from wgemma.files.naming import TRIES, undone_on_failure
 from wgemma.files.ollama import Store
 from wgemma.files.paths import mode, user_path
 from wgemma.files.reading import regular_file
@@ -46,9 +46,15 @@ def create_model(options: argparse.Namespace) -> int:
     base, files = find_bases(said.bases, folder, stores, ask=not options.json)
     with TemporaryDirectory() as scratch, undone_on_failure(stores.own) as added:
         adapters = _converted(find_adapters(said.adapters, folder), base, files, Path(scratch))
-        kept = _kept([*files, *adapters], stores.own, added)
-        recipe = replace(recipe, base=base, files=_named(files, kept), adapters=_named(adapters, kept))
-        follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
+        for left in reversed(range(TRIES)):
+            kept = _kept([*files, *adapters], stores.own, added)
+            recipe = replace(recipe, base=base, files=_named(files, kept), adapters=_named(adapters, kept))
+            try:
+                follow(create(options.model, recipe, stores), f"creating {name}", as_json=options.json)
+                break
+            except StoreError as error:  # a model that shared a blob with this one was deleted meanwhile
+                if error.reason != "missing_blob" or not left:
+                    raise
     if not options.json:
         print(f"{name} is ready. `wgemma run {name}` starts it.")
     return 0
