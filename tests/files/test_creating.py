@@ -156,7 +156,7 @@ def test_a_model_is_made_of_parts(stores: Stores, blob: Path) -> None:
         (Recipe(base="gemma4:tiny", parameters={"temperature": float("nan")}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", parameters={"temperature": -1}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", parameters={"repeat_penalty": 0}), "bad_recipe"),
-        (Recipe(base="gemma4:tiny", parameters={"num_ctx": 0}), "bad_recipe"),
+        (Recipe(base="gemma4:tiny", parameters={"num_ctx": -1}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", parameters={"stop": ["a", ""]}), "bad_recipe"),
         (Recipe(base="gemma4:tiny", messages=[{"role": "robot", "content": "x"}]), "bad_recipe"),
         (Recipe(base="gemma4:tiny", messages=[{"role": "user"}]), "bad_recipe"),

@@ -95,7 +95,7 @@ def test_a_message_may_go_over_several_lines() -> None:
         ("FROM x\nPARAMETER temperature nan", "temperature is nan; it must be a number"),
         ("FROM x\nPARAMETER top_p 7", "top_p is 7.0; it must be a number from 0 to 1"),
         ("FROM x\nPARAMETER min_p inf", "min_p is inf; it must be a number"),
-        ("FROM x\nPARAMETER num_ctx 0", "num_ctx is 0; it must be a whole number of at least 1"),
+        ("FROM x\nPARAMETER num_ctx -1", "num_ctx is -1; it must be a whole number of at least 0"),
         ("FROM x\nPARAMETER num_predict -5", "num_predict is -5; it must be a whole number of at least -2"),
         ('FROM x\nPARAMETER stop ""', "a stop is empty"),
         ("FROM x\nPARAMETER top_k 0.5", "top_k is '0.5'; it must be a whole number"),

@@ -35,7 +35,7 @@ def test_every_range_is_of_a_setting_that_a_model_may_have() -> None:
 @pytest.mark.parametrize(
     ("key", "good", "bad"),
     [
-        ("num_ctx", (1, 4096, 8192.0), (0, -1, 0.5, "1")),
+        ("num_ctx", (0, 1, 4096, 8192.0), (-1, 0.5, "1")),
         ("num_predict", (-2, -1, 0, 128), (-3, 1.5, math.inf)),
         ("num_gpu", (-1, 0, 99), (0.5, "all", math.nan)),
         ("typical_p", (0.7, 1), ("0.7", math.nan)),

@@ -20,7 +20,7 @@ PARAMS = {
     "use_mmap": "true or false",
     "stop": "a list of strings",
 }
-_LEAST = {"num_ctx": 1, "num_predict": -2}  # −1 and −2: no limit of its own
+_LEAST = {"num_ctx": 0, "num_predict": -2}  # 0 is all that the model can; −1 and −2: no limit of its own
 
 
 def is_kind(kind: str, value: Any) -> bool:
