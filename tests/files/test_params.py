@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from wgemma.creating import create
 from wgemma.engine.sampling import Sampling
 from wgemma.errors import SettingsError
 from wgemma.files.params import PARAMS, check_param, is_kind, lenient
+from wgemma.files.recipes import Recipe
+from wgemma.files.stores import Stores
 from wgemma.ranges import NUMBERS, WHOLE
 
 VALUES = (-math.inf, -1e4, -1001, -2, -1, -0.5, 0, 1e-4, 1e-3, 0.5, 1, 1.5, 2, 64.0, 100, 101, 1e3, 1e4, 1 << 32, 1e300)
@@ -26,6 +29,14 @@ def test_what_a_model_may_be_made_with_can_be_sampled_with(key: str) -> None:
     for value in (*VALUES, math.inf, math.nan, True, "1", None, [1]):
         expected = is_kind(PARAMS[key], value) and accepts(Sampling, **{key: lenient(key, value)})
         assert accepts(check_param, key, value) == expected, value
+
+
+def test_whole_floats_of_a_stored_model_count_as_whole_numbers(stores: Stores) -> None:
+    """JSON does not tell them apart."""
+    list(create("mine", Recipe("gemma4:tiny", parameters={"num_predict": 3.0, "num_ctx": 64.0, "temperature": 1})))
+    params = stores.own.model("mine").params
+    assert (params["num_predict"], params["num_ctx"]) == (3, 64)
+    assert type(params["num_predict"]) is type(params["num_ctx"]) is int
 
 
 def test_every_range_is_of_a_setting_that_a_model_may_have() -> None:

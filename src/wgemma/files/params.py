@@ -35,7 +35,8 @@ def is_kind(kind: str, value: Any) -> bool:
 
 
 def lenient(key: str, value: Any) -> Any:
-    """The value as wgemma takes it: to Ollama, a negative top_k means all tokens, as 0 does."""
+    """The value as wgemma takes it: 64.0 as 64, and a negative top_k, which to Ollama means all tokens, as 0."""
+    value = int(value) if PARAMS[key] == "a whole number" else value
     return max(value, 0) if key == "top_k" else value
 
 
