@@ -1,13 +1,16 @@
 """What no model in wgemma's store needs goes, and nothing else."""
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from registry_server import digest
 from store_models import made, put
+from wgemma.creating import create
 from wgemma.files import keeping, naming
 from wgemma.files.copying import copy, delete
 from wgemma.files.keeping import has_blob, put_blob
@@ -71,6 +74,26 @@ def test_what_a_new_model_needs_is_not_taken_for_left_behind(stores: Stores, tmp
     after = [place.stat() for place in places]
     assert all(new.st_ctime_ns > old.st_ctime_ns for old, new in zip(before, after, strict=True))
     assert after[1].st_mtime_ns == before[1].st_mtime_ns
+
+
+def test_whoever_waits_for_a_text_holds_up_nobody_else(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may be sending just that text as a blob, slowly."""
+    list(copy("gemma4:tiny", "one"))
+    waits = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waits.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(keeping, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(keeping, "PATIENCE", 5.0)
+    with keeping.holding(stores.own, digest(b"slow")):
+        thread = threading.Thread(target=lambda: list(create("mine", Recipe("one", system="slow"))))
+        thread.start()
+        assert waits.wait(20)
+        list(copy("one", "two"))
+    thread.join()
+    stores.own.model("mine").verify()
 
 
 def test_a_store_can_be_listed_while_models_come_and_go(stores: Stores) -> None:

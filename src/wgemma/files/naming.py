@@ -20,10 +20,12 @@ from wgemma.files.keeping import (
     digest_of,
     fresh_file,
     has_blob,
+    holding,
     keep_bytes,
     link_place,
     lock_place,
     partial_place,
+    writing,
 )
 from wgemma.files.locks import is_held, locked
 from wgemma.files.manifests import ManifestLayer, parse_layers
@@ -43,9 +45,13 @@ def keep_manifest(
 ) -> None:
     """Writes a manifest and those of the blobs `texts` that it names; raises `StoreError` unless all others are there.
     Blobs that only the manifest it replaces has named are deleted."""
+    named = {blob.digest for blob in blobs}
+    given = {digest: text for text in texts if (digest := digest_of(text)) in named}
+    for digest in given:
+        if not has_blob(store, digest):  # whoever is writing it may be slow, and others shall not wait for that, too
+            with writing(str(store.root)), holding(store, digest):
+                pass
     with changing(store):
-        named = {blob.digest for blob in blobs}
-        given = {digest: text for text in texts if (digest := digest_of(text)) in named}
         for blob in blobs:
             if blob.digest not in given and not has_blob(store, blob.digest, blob.size):
                 raise StoreError(f"{name} needs the blob {blob.digest}, which is not in the store.", "missing_blob")
