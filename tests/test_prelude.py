@@ -8,7 +8,7 @@ import pytest
 
 import wgemma
 from wgemma.creating import create
-from wgemma.files.locate import ModelFiles
+from wgemma.files.locate import ModelFiles, locate
 from wgemma.files.recipes import Recipe
 from wgemma.prelude import Prelude
 
@@ -53,9 +53,18 @@ def test_a_system_text_of_the_chat_replaces_the_models_own() -> None:
 
 
 def test_a_system_message_at_the_start_is_the_system_text() -> None:
-    prelude = Prelude.of(files("Answer in capitals.", OTHER, *EXAMPLES))
+    prelude = Prelude.of(files(None, OTHER, *EXAMPLES))
     assert prelude.before([ASKED]) == [OTHER, *EXAMPLES, ASKED]
     assert prelude.before([SYSTEM, ASKED]) == [SYSTEM, *EXAMPLES, ASKED]
+
+
+@pytest.mark.parametrize("examples", [EXAMPLES, []])
+def test_a_system_text_replaces_that_of_the_model_it_is_built_upon(store: None, examples: list[Any]) -> None:
+    """Also if that is a message."""
+    list(create("base", Recipe(TINY, messages=[SYSTEM, *examples])))
+    for recipe, said in ((Recipe("base", system=OTHER["content"]), OTHER), (Recipe("base"), SYSTEM)):
+        list(create("child", recipe))
+        assert Prelude.of(locate("child")).before([ASKED]) == [said, *examples, ASKED]
 
 
 def test_every_chat_of_a_model_begins_with_them(model: wgemma.Model, plain: wgemma.Model) -> None:

@@ -19,9 +19,9 @@ class Prelude:
 
     @classmethod
     def of(cls, files: ModelFiles) -> "Prelude":
-        """A system message at the start counts as the system text."""
+        """A system message at the start counts as the system text, unless there is one anyway."""
         if _has_system(files.messages):
-            return cls(files.messages[0]["content"], files.messages[1:])
+            return cls(files.system or files.messages[0]["content"], files.messages[1:])
         return cls(files.system, files.messages)
 
     @property

@@ -90,7 +90,7 @@ def test_where_the_own_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert own_store().root == tmp_path / ".local/share/wgemma/store"
 
 
-@pytest.mark.parametrize("place", ["ollama", "ollama/mine", ".", "link", "link/mine", "OLLAMA/../ollama"])
+@pytest.mark.parametrize("place", ["ollama", "ollama/mine", "link", "link/mine", "OLLAMA/../ollama"])
 @pytest.mark.parametrize("by_default", [False, True])
 def test_ollamas_own_store_is_never_wgemmas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, by_default: bool
@@ -109,10 +109,21 @@ def test_ollamas_own_store_is_never_wgemmas(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_beside_ollamas_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
-    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "models-of-wgemma"))
-    assert Stores.find().own.root == tmp_path / "models-of-wgemma"
+@pytest.mark.parametrize("place", ["data/models-of-wgemma", "data", "."])
+def test_a_folder_beside_or_above_ollamas_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "data/models"))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / place))
+    assert Stores.find().own.root == tmp_path / place
+
+
+@pytest.mark.parametrize("place", ["own/blobs", "own/manifests/x"])
+def test_ollamas_store_must_not_lie_among_wgemmas_blobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / place))
+    monkeypatch.setenv("WGEMMA_MODELS", str(tmp_path / "own"))
+    with pytest.raises(StoreError, match="overlaps"):
+        Stores.find()
 
 
 @pytest.mark.parametrize("variable", ["WGEMMA_MODELS", "OLLAMA_MODELS"])

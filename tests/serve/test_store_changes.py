@@ -209,8 +209,6 @@ def test_a_model_that_is_deleted_while_it_is_loaded(
     assert main(["create", "mine", "-f", str(tmp_path / "Modelfile")]) == 0
     assert chatted(client)[0] == 2
     assert main(["rm", "mine"]) == 0
-    with pytest.raises(ResponseError, match="model 'mine' not found"):
-        client.chat("mine", ASK)
     (running,) = client.ps().models
     assert running.model == "mine:latest" and running.size_vram
     capsys.readouterr()
@@ -219,6 +217,19 @@ def test_a_model_that_is_deleted_while_it_is_loaded(
     assert main(["stop", "mine", "--host", store_api.url]) == 1
     out, err = capsys.readouterr()
     assert out == "wgemma has unloaded mine.\n" and "model 'mine' not found" in err
+
+
+def test_a_deleted_model_leaves_when_somebody_asks_for_it(client: Client, store_api: Api, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER num_predict 2\n")
+    assert main(["create", "mine", "-f", str(tmp_path / "Modelfile")]) == 0
+    assert chatted(client)[0] == 2
+    with pytest.raises(ResponseError, match="not found"):
+        client.chat("mine+no-adapter", ASK)
+    assert len(client.ps().models) == 1
+    assert main(["rm", "mine"]) == 0
+    with pytest.raises(ResponseError, match="model 'mine' not found"):
+        client.chat("mine", ASK)
+    store_api.wait(lambda: client.ps().models == [])
 
 
 MAKE, NONE = {"model": "made", "stream": False}, digest_of(b"none")

@@ -165,7 +165,7 @@ def check_folders(store: Store) -> None:
         store.check_folders()
     except StoreError as error:
         raise StoreError(str(error), "not_written") from None
-    for folder in (store.root / "blobs", store.root / "manifests"):
+    for folder in store.folders:
         if not folder.resolve().is_relative_to(store.root.resolve()):
             raise StoreError(
                 f"{folder} leads out of the store, so wgemma does not follow it. To keep models on another disk, set "

@@ -57,6 +57,11 @@ class Store:
         return user_path("~/.ollama/models"), SERVICE_FOLDER
 
     @property
+    def folders(self) -> tuple[Path, Path]:
+        """The folders of manifests and of blobs."""
+        return self.root / "manifests", self.root / "blobs"
+
+    @property
     def variable(self) -> str:
         """The environment variable that says where the store is."""
         return f"{self.owner.upper()}_MODELS"
@@ -83,7 +88,7 @@ class Store:
     def check_folders(self) -> None:
         """Raises `StoreError` if the store only looks empty: something is where a folder should be, or one may not be
         looked into."""
-        for folder in (self.root / "manifests", self.root / "blobs"):
+        for folder in self.folders:
             for place in (folder, *folder.absolute().parents):
                 found = mode(place)
                 if S_ISDIR(found):

@@ -62,10 +62,10 @@ class Stores:
 
     @classmethod
     def find(cls) -> "Stores":
-        """Both; raises `StoreError` if wgemma's overlaps with a place of Ollama's, where it must not write."""
+        """Both; raises `StoreError` if wgemma's would be written where Ollama's is, or Ollama's where wgemma's is."""
         own, ollama = own_store(), Store.find()
         for root in (ollama.root, *Store.places()):
-            if _is_within(own.root, root) or _is_within(root, own.root):
+            if _is_within(own.root, root) or any(_is_within(root, folder) for folder in own.folders):
                 raise StoreError(
                     f"the store {own.root} overlaps with Ollama's in {root}, which wgemma only reads. "
                     f"Set {VARIABLE} to another folder.",

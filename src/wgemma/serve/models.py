@@ -16,7 +16,7 @@ from wgemma.errors import DeviceError, OutOfMemory
 from wgemma.files.locate import ModelFiles
 from wgemma.loading import Loading, open_files
 from wgemma.serve.catalogue import Catalogue, Wanted
-from wgemma.serve.problems import log, problem_of
+from wgemma.serve.problems import Problem, log, problem_of
 from wgemma.serve.settings import Settings
 from wgemma.sync import run
 
@@ -103,6 +103,23 @@ class Models:
         finally:
             self._leave(one, self.settings.keep_alive if keep_alive is None else keep_alive)
 
+    def find(self, name: str) -> Wanted:
+        """The model that a request names; raises `Problem` 404 if there is none. One that has been deleted since it was
+        loaded is let go."""
+        try:
+            return self.catalogue.find(name)
+        except Problem:
+            self._dismiss_deleted(self.catalogue.full_name(name))
+            raise
+
+    def _dismiss_deleted(self, name: str) -> None:
+        """Lets a model go if its files are gone."""
+        if (one := self._residents.get(name)) is not None:
+            try:
+                self.catalogue.find(name)
+            except Problem:
+                self._dismiss(one)
+
     async def unload(self, name: str) -> None:
         """Lets a model go, now or when its requests are done; does not wait for them. It may have been deleted in the
         meantime. Raises `Problem` 404 if it is neither loaded nor on offer."""
@@ -155,6 +172,7 @@ class Models:
                 return one
             self._leave(one, self.settings.keep_alive)  # it is loaded again, with more room
             await self._let_go(one)
+            wanted = self.catalogue.find(wanted.name)
 
     def _use(self, one: Resident) -> None:
         one.users += 1

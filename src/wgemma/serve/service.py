@@ -89,7 +89,7 @@ class Service:
 
     def find(self, model: str) -> Wanted:
         """The model that a request names; raises `Problem` 404 if there is none."""
-        return self.models.catalogue.find(model)
+        return self.models.find(model)
 
     def _started(self, model: str, started: Started, begun: float, hearing: Hearing) -> None:
         meter = self.meter
