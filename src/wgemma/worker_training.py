@@ -58,7 +58,7 @@ async def trained(model: Model, order: Any, tell: Callable[[str, Any], None], st
 async def _task(model: Model, order: Any, out: str, skip_bad: bool = False) -> Task:
     """The training task a message describes; its data are the bytes of a file."""
     given = {_snake(name): value for name, value in order.settings.to_py().items()}
-    system, skip_bad = given.pop("system", None), given.pop("skip_bad", False) or skip_bad
+    system, skip_bad = given.pop("system", model._prelude.system), given.pop("skip_bad", False) or skip_bad
     task = await prepare_task(
         order.data.to_bytes(),
         out,

@@ -103,6 +103,18 @@ def test_a_training_that_is_stopped_keeps_what_it_learnt(face: Face) -> None:
     face.run("() => model.unloadAdapter('adapter')")
 
 
+def test_it_trains_with_the_system_text_that_chats_begin_with(face: Face, micro: str) -> None:
+    def loss(**settings: Any) -> float:
+        told = train(face, LESSON, steps=1, **settings)
+        assert "code" not in told, told
+        return float(told["steps"][0]["loss"])
+
+    bare, brief = loss(), loss(system="Be brief.")
+    face.load(micro, system="Be brief.")
+    assert (loss(), loss(system="")) == (brief, bare) and brief != bare
+    face.load(micro)
+
+
 def test_what_is_wrong_is_told_as_python_tells_it(face: Face) -> None:
     bad = "\n".join([LESSON, '{"prompt": "Hm?"}', "", "no JSON"])
     told = train(face, bad)

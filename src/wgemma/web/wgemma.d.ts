@@ -167,7 +167,7 @@ export interface TrainingSettings {
   saveEvery?: number;
   /** Skip bad lines instead of refusing the file. */
   skipBad?: boolean;
-  /** System prompt for conversations that have none. */
+  /** System prompt for conversations that have none; by default, what `load` was given. */
   system?: string;
   /** Stops after the current step. */
   signal?: AbortSignal;
