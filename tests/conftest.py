@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most of a software adapter's time goes into compiling. Mesa keeps what it compiled: let that be where it always is,
 # for both workers and the next run, and not in the folder that `cache` makes.
 os.environ.setdefault("MESA_SHADER_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
+
+# Who runs the tests in the background of a shell ignores Ctrl-C, and so would the programs that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import strict_device
 from wgemma.gpu.native import NativeDevice, open_floor_device
