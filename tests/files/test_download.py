@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from full_disk import files_of_at_most
 from gguf_writer import write_gguf
 from wgemma.errors import GgufError, SourceError
 from wgemma.files import download as module
@@ -495,14 +496,8 @@ def test_a_disk_too_small_is_told_with_the_numbers(
 
 
 def test_a_disk_that_fills_up_keeps_the_part(server: Server, tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, limits[1]))
-    try:
-        with pytest.raises(SourceError, match=r"cannot grow: .* try again; the download resumes"):
-            download(server.url + "/m.gguf", folder=tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_of_at_most(25_000), pytest.raises(SourceError, match=r"cannot grow: .* try again; the download resumes"):
+        download(server.url + "/m.gguf", folder=tmp_path)
     assert next(tmp_path.glob("*.part")).read_bytes() == DATA[:25_000]
     server.served.clear()
     assert download(server.url + "/m.gguf", folder=tmp_path).read_bytes() == DATA

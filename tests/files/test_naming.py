@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from full_disk import files_of_at_most
 from registry_server import digest
 from store_models import made, put
 from wgemma.creating import create
@@ -28,6 +29,14 @@ def test_a_manifest_that_cannot_be_read_keeps_all_blobs(stores: Stores) -> None:
     assert len(list((stores.own.root / "blobs").iterdir())) == 4
     list(delete("two"))
     assert stores.own.names() == []
+
+
+def test_a_full_disk_can_be_made_room_on(stores: Stores) -> None:
+    """No byte can be written, not even into a lock."""
+    list(copy("gemma4:tiny", "one"))
+    with files_of_at_most(0):
+        list(delete("one"))
+    assert stores.own.names() == [] and list((stores.own.root / "blobs").iterdir()) == []
 
 
 def test_a_file_that_is_no_manifest_keeps_no_blobs(stores: Stores) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from full_disk import files_of_at_most
 from wgemma.errors import TrainingError
 from wgemma.sync import run
 from wgemma.train.checkpoints import Checkpoint, Folder, latest, save, steps_saved
@@ -27,17 +26,6 @@ def at(step: int, **more: Any) -> Checkpoint:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "out")
-
-
-@contextmanager
-def files_of_at_most(nbytes: int) -> Iterator[None]:
-    """The kernel refuses to write larger files, as it does on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_is_read_is_what_was_written(folder: Folder) -> None:

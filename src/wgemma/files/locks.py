@@ -68,7 +68,7 @@ def _take(lock: Path) -> int | None:
                 os.close(handle)
                 return None
             if _is_named(lock, handle):
-                _sign(lock, handle)
+                _sign(handle)
                 return handle
         except BaseException:
             os.close(handle)
@@ -76,13 +76,10 @@ def _take(lock: Path) -> int | None:
         os.close(handle)  # its owner has removed it meanwhile
 
 
-def _sign(lock: Path, handle: int) -> None:
+def _sign(handle: int) -> None:
     os.ftruncate(handle, 0)
-    try:
+    with suppress(OSError):  # a full disk: the lock holds without a signature, and deleting a model needs it
         os.write(handle, f"{os.getpid()} {node()}".encode())
-    except OSError:  # a full disk
-        lock.unlink(missing_ok=True)
-        raise
 
 
 def _is_named(lock: Path, handle: int) -> bool:
