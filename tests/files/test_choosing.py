@@ -75,7 +75,7 @@ def test_a_tag_names_a_file(tag: str, chosen: str) -> None:
 def test_all_parts_belong_to_a_file() -> None:
     choice = choose(list(reversed(SEVERAL)), name("BF16"))
     assert [file.path for file in choice.model] == [f"BF16/g-BF16-0000{i}-of-00002.gguf" for i in (1, 2)]
-    assert choice.title == "g-BF16.gguf in 2 parts and mmproj-F16.gguf"
+    assert choice.title == "BF16/g-BF16.gguf in 2 parts and mmproj-F16.gguf"
     with pytest.raises(StoreError, match=r"BF16/g-BF16.gguf has 1 of 2 parts"):
         choose(SEVERAL[:-1], name("BF16"))
 
@@ -132,6 +132,18 @@ def test_a_drafter_is_not_what_a_quantisation_names(tag: str) -> None:
 def test_drafters_have_many_names(drafter: str) -> None:
     assert chosen(files(drafter, "g-it-Q4_K_M.gguf"))[0] == "g-it-Q4_K_M.gguf"
     assert chosen(files(drafter))[0] == drafter  # a model may be called so
+
+
+def test_an_adapter_beside_the_model_is_not_the_model() -> None:
+    assert chosen(files("g-Q4_K_M-lora.gguf", "g-Q4_K_M.gguf", "adapter/g-Q4_K_M.gguf"))[0] == "g-Q4_K_M.gguf"
+
+
+def test_a_file_is_never_taken_for_another_of_its_name() -> None:
+    there = files("E2B/g-Q4_K_M.gguf", "E4B/g-Q4_K_M.gguf", "E4B/G-q4_k_m.gguf")
+    with pytest.raises(StoreError, match=r"several files called g-Q4_K_M.gguf: E2B/g-Q4_K_M.gguf, E4B/g-Q4_K_M.gguf\."):
+        choose(there, name("g-Q4_K_M"))
+    assert chosen(there, "G-q4_k_m.gguf")[0] == "E4B/G-q4_k_m.gguf"
+    assert choose(there, name("Q4_K_M")).title == "E2B/g-Q4_K_M.gguf"  # which is told
 
 
 def test_bartowski_names_projectors_like_the_model() -> None:

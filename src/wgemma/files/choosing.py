@@ -2,8 +2,8 @@
 projector beside it.
 
 A repository holds one model in several quantisations, named in the file or its folder: NAME-Q4_K_M.gguf. Beside them
-there may be projectors ("mmproj"), importance matrices, and drafters, which guess tokens for a larger model. Uploaders
-follow no common rule, so the tests hold real names.
+there may be projectors ("mmproj"), importance matrices, adapters, and drafters, which guess tokens for a larger model.
+Uploaders follow no common rule, so the tests hold real names.
 """
 
 import re
@@ -26,7 +26,9 @@ CHOICES = (
 PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
 END = ".gguf"
 
-_DRAFTER = re.compile(r"(?i)(?<![A-Z0-9])(?:mtp|assistant|draft(?:er)?|dflash|eagle[0-9]*)(?![A-Z0-9])")
+_HELPER = re.compile(  # a drafter or an adapter
+    r"(?i)(?<![A-Z0-9])(?:mtp|assistant|draft(?:er)?|dflash|eagle[0-9]*|lora|adapter)(?![A-Z0-9])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Choice:
 
     @property
     def title(self) -> str:
-        first = self.model[0].name
+        first = self.model[0].path
         parts = f" in {len(self.model)} parts" if len(self.model) > 1 else ""
         beside = f" and {self.projector.name}" if self.projector else ""
         return whole_name(first) + parts + beside
@@ -74,7 +76,7 @@ def choose(files: Sequence[HubFile], name: Name) -> Choice:
             models.setdefault(whole_name(file.path), []).append(file)
     if not models:
         raise StoreError(f"{name}: there is no GGUF file of a model in this repository.", "not_in_registry")
-    path = _model([path for path in models if not _DRAFTER.search(path)] or list(models), name)
+    path = _model([path for path in models if not _HELPER.search(path)] or list(models), name)
     parts = sorted(models[path], key=lambda file: file.path)
     expected = part_names(parts[0].path)
     if [part.path for part in parts] != expected:
@@ -90,16 +92,29 @@ def _model(paths: Sequence[str], name: Name) -> str:
     if name.tag == DEFAULT_TAG:
         best = next((label for label in CHOICES if label in by_label), None)
         return by_label[best] if best else min(paths)
+    if path := _called(paths, name):
+        return path
     wanted = name.tag.upper()
     for label in (wanted, f"UD-{wanted}"):
         if label in by_label:
             return by_label[label]
-    file = whole_name(wanted.removesuffix(END.upper()) + END).upper()
-    for path in paths:
-        if path.rpartition("/")[2].upper() == file:
-            return path
     there = ", ".join(sorted(filter(None, by_label))) or ", ".join(sorted(paths)[:20])
     raise StoreError(f"{name.namespace}/{name.model} has no {name.tag}. It has {there:.1000}.", "not_in_registry")
+
+
+def _called(paths: Sequence[str], name: Name) -> str | None:
+    """The file whose name is the tag; None if there is none. Case only matters if there are several."""
+    stem = name.tag[: -len(END)] if name.tag.lower().endswith(END) else name.tag
+    file = whole_name(stem + END)
+    alike = [path for path in paths if path.rpartition("/")[2].lower() == file.lower()]
+    found = [path for path in alike if path.rpartition("/")[2] == file] or alike
+    if len(found) > 1:
+        raise StoreError(
+            f"{name.namespace}/{name.model} has several files called {file}: {', '.join(sorted(found)):.1000}. "
+            "`wgemma run` takes the address of one of them.",
+            "not_in_registry",
+        )
+    return found[0] if found else None
 
 
 def _projector(files: Sequence[HubFile], model: HubFile) -> HubFile | None:
