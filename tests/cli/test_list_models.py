@@ -4,14 +4,17 @@ import json
 import re
 import shutil
 import struct
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from gguf_writer import write_gguf
 from wgemma.cli import main
-from wgemma.cli.list_models import _age, problem
+from wgemma.cli.list_models import _age
+from wgemma.cli.problems import problem
 from wgemma.files.locate import locate
+from wgemma.files.manifests import LAYER
 from wgemma.files.ollama import Store
 
 
@@ -99,6 +102,29 @@ def test_a_header_that_does_not_fit_is_noted(
     model = copy.model("gemma4:tiny")
     model.model.write_bytes(content)
     assert problem(model) == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("params", b"{", "its params is not JSON: Expecting property name enclosed in double quotes at column 2"),
+        ("params", b'{"temperature": 500}', "its temperature is 500; it must be a number from 0 to 100"),
+        ("messages", b"{}", "its messages are no list of roles and texts"),
+        ("projector", b"GGUF", "its projector is damaged: at byte 4: the file ends inside the version"),
+        ("adapter", b"", "its adapter is damaged: at byte 0: the file ends inside the magic number"),
+    ],
+)
+def test_a_model_whose_other_parts_are_damaged_is_noted(
+    kind: str, content: bytes, words: str, store: Path, tmp_path: Path
+) -> None:
+    copy = Store(shutil.copytree(store, tmp_path / "store"))
+    path = copy.manifest(copy.model("gemma4:tiny").name)
+    manifest = json.loads(path.read_bytes())
+    layer = {"mediaType": LAYER + kind, "digest": f"sha256:{sha256(content).hexdigest()}", "size": len(content)}
+    others = [other for other in manifest["layers"] if other["mediaType"] != layer["mediaType"]]
+    path.write_text(json.dumps(manifest | {"layers": [*others, layer]}))
+    (copy.root / "blobs" / layer["digest"].replace(":", "-")).write_bytes(content)
+    assert problem(copy.model("gemma4:tiny")) == words
 
 
 def test_a_tensor_type_wgemma_lacks_is_noted(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

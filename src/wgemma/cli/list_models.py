@@ -1,27 +1,16 @@
 """`wgemma list`: lists the models in wgemma's store and in Ollama's."""
 
 import argparse
-import re
 import sys
 import time
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from wgemma.checks import human_bytes
 from wgemma.cli.output import as_json, table
+from wgemma.cli.problems import brief, problem
 from wgemma.embedded import NAME, embedded_model
-from wgemma.errors import Error, StoreError
-from wgemma.files.gguf import Gguf
 from wgemma.files.ollama import Damaged, StoredModel
 from wgemma.files.stores import Stores
-from wgemma.model.config import ARCHITECTURE, Config
-
-SHORT = {  # by StoreError.reason
-    "missing_blob": "a file of it is missing",
-    "no_model_layer": "it has no model file",
-    "invalid_digest": "its manifest names a file by something that is no digest",
-}
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -52,7 +41,7 @@ def list_models(options: argparse.Namespace) -> int:
 
 def _row(entry: StoredModel | Damaged) -> list[str]:
     if isinstance(entry, Damaged):
-        return [str(entry.name), *[""] * 5, entry.store.owner, f"damaged: {_told(entry)}"]
+        return [str(entry.name), *[""] * 5, entry.store.owner, f"damaged: {brief(entry.error, str(entry.name))}"]
     why = problem(entry)
     return [
         str(entry.name),
@@ -70,7 +59,7 @@ def _record(entry: StoredModel | Damaged) -> dict[str, Any]:
     record: dict[str, Any] = {"name": str(entry.name), "store": entry.store.root}
     if isinstance(entry, Damaged):
         unknown = dict.fromkeys(("digest", "size", "modified", "details"))
-        return record | unknown | {"damaged": True, "problem": _told(entry)}
+        return record | unknown | {"damaged": True, "problem": brief(entry.error, str(entry.name))}
     return record | {
         "digest": entry.digest,
         "size": entry.size,
@@ -79,43 +68,6 @@ def _record(entry: StoredModel | Damaged) -> dict[str, Any]:
         "damaged": False,
         "problem": problem(entry),
     }
-
-
-def _told(entry: Damaged) -> str:
-    return SHORT.get(entry.error.reason) or _brief(entry.error, str(entry.name))
-
-
-def problem(model: StoredModel) -> str | None:
-    """Why wgemma cannot run a model, in a few words; None if it can. Reads at most the header of a Gemma 4's file:
-    of any other model, the configuration names the family."""
-    family = model.details["family"]
-    if family and family != ARCHITECTURE:
-        return f"its architecture is {family:.40}; wgemma runs {ARCHITECTURE} only"
-    try:
-        if why := _problem_of(model.files):
-            return why
-        model.check_blobs()
-        return None
-    except StoreError as error:
-        return SHORT.get(error.reason) or _brief(error, str(model.name))
-
-
-@cache
-def _problem_of(files: Path | tuple[Path, ...]) -> str | None:
-    """The same by the file's header; many tags share one file."""
-    try:
-        with Gguf.open(files) as gguf:
-            Config.from_gguf(gguf)
-    except Error as error:
-        return _brief(error, str(files if isinstance(files, Path) else files[0]))
-    return None
-
-
-def _brief(error: Error, name: str) -> str:
-    """The first sentence, about "it"."""
-    told = str(error).partition(". ")[0].rstrip(".")
-    told = re.sub(rf"\bthe (\w+) of {re.escape(name)}", r"its \1", told)
-    return told.removeprefix(f"{name}: ") if told.startswith(f"{name}: ") else told.replace(name, "it", 1)
 
 
 def _age(seconds: float) -> str:

@@ -8,8 +8,8 @@ from wgemma.api import Part
 from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_model import open_model
 from wgemma.cli.chat_render import Painter
-from wgemma.cli.list_models import problem
 from wgemma.cli.output import as_json
+from wgemma.cli.problems import problem
 from wgemma.cli.repl import write
 from wgemma.cli.words import DEFAULT, add_device_option
 from wgemma.embedded import NAME
