@@ -6,12 +6,13 @@ All that can be checked is checked before anything is copied, and what was copie
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from wgemma.engine.towers import Towers
 from wgemma.errors import AdapterError, GgufError, ModelError, StoreError
 from wgemma.files.adapters import OpenAdapter, check_fits, open_adapter
-from wgemma.files.bases import Base, find_base
+from wgemma.files.bases import Base, again_if_replaced, find_base
 from wgemma.files.events import Work
 from wgemma.files.gguf import Gguf
 from wgemma.files.keeping import checked_digest, existing
@@ -30,6 +31,11 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
     if (recipe.base is None) == (not recipe.files):
         raise StoreError(f"{name}: name either a model to build upon or files, one of the two.", "bad_recipe")
     check_settings(recipe)
+    yield from again_if_replaced(recipe.base, stores, partial(_made, name, recipe, stores))
+    yield {"status": "success"}
+
+
+def _made(name: Name, recipe: Recipe, stores: Stores) -> Work:
     base = _checked_base(name, recipe, stores)
     config, texts = as_json(base.config), recipe.texts(base.params)
     contents = [(kind, content) for kind, some in texts.items() for content in some]
@@ -43,7 +49,6 @@ def create(text: str, recipe: Recipe, stores: Stores | None = None) -> Work:
     for layer in layers:
         yield {"status": f"using existing layer {layer.digest}"}
     yield from base.keep(name, stores, manifest, named, [config, *(content for _, content in contents)])
-    yield {"status": "success"}
 
 
 def check_fit(

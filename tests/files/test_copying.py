@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from registry_server import digest
 from store_models import reason
 from wgemma.creating import create
 from wgemma.embedded import NAME
 from wgemma.files.copying import copy, delete
+from wgemma.files.events import Work
 from wgemma.files.names import Name
 from wgemma.files.recipes import Recipe
 from wgemma.files.stores import Stores
@@ -67,6 +71,18 @@ def test_a_copy_is_of_the_model_that_was_asked_for(stores: Stores) -> None:
     list(steps)
     stores.own.model("mine").verify()
     assert stores.own.model("mine").manifest_bytes == wanted
+
+
+@pytest.mark.parametrize("work", [copy, lambda source, goal: create(goal, Recipe(source))], ids=["cp", "create"])
+def test_a_model_that_is_replaced_meanwhile_is_taken_as_it_is_now(
+    work: Callable[[str, str], Work], stores: Stores
+) -> None:
+    list(create("source", Recipe(NAME, system="one")))
+    steps = work("source", "mine")
+    next(steps)
+    list(create("source", Recipe(NAME, system="two")))  # deletes the text of the former
+    assert [*steps][-1] == {"status": "success"}
+    assert stores.own.model("mine").system == "two"
 
 
 def test_only_what_is_ours_is_deleted(stores: Stores) -> None:

@@ -3,7 +3,7 @@
 Ollama's store is never changed: blobs are taken over from it. The embedded model is in no store, so its file is copied.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,26 @@ class Base:
         if self.copied:
             for path in self.files:
                 keep_file(stores.own, path, added)
+
+
+def again_if_replaced(source: str | None, stores: Stores, work: Callable[[], Work]) -> Work:
+    """Does the work, which may take blobs over from a model; begins again if that was replaced meanwhile."""
+    for left in reversed(range(TRIES)):
+        before = _digest(source, stores)
+        try:
+            yield from work()
+            return
+        except StoreError as error:
+            if error.reason != "missing_blob" or not left or _digest(source, stores) == before:
+                raise
+
+
+def _digest(source: str | None, stores: Stores) -> str | None:
+    """Which version of a model is in the stores; None if it is elsewhere."""
+    try:
+        return None if source is None or is_embedded(source) else stores.model(source).digest
+    except StoreError:
+        return None
 
 
 def find_base(name: Name, recipe: Recipe, stores: Stores) -> Base:

@@ -1,8 +1,10 @@
 """Copies models into wgemma's store under other names, and deletes them there. Ollama's own store is never changed."""
 
+from functools import partial
+
 from wgemma.embedded import is_embedded
 from wgemma.errors import StoreError
-from wgemma.files.bases import Base, embedded_base
+from wgemma.files.bases import Base, again_if_replaced, embedded_base
 from wgemma.files.events import Work
 from wgemma.files.layers import as_json, manifest_of, normal
 from wgemma.files.names import Name
@@ -13,7 +15,11 @@ from wgemma.files.stores import Stores, new_name, refuse_embedded
 def copy(source: str, target: str, stores: Stores | None = None) -> Work:
     """Gives a model of either store, or the embedded one, another name in wgemma's."""
     stores = stores or Stores.find()
-    name = new_name(target)
+    yield from again_if_replaced(source, stores, partial(_copied, source, new_name(target), stores))
+    yield {"status": "success"}
+
+
+def _copied(source: str, name: Name, stores: Stores) -> Work:
     if is_embedded(source):
         base = embedded_base()
         config = as_json(base.config)
@@ -25,7 +31,6 @@ def copy(source: str, target: str, stores: Stores | None = None) -> Work:
         layers = [normal(layer) for layer in model.blobs]
         base = Base(model.config, layers, {}, [], stored=model)  # settings, too, are copied without a look
         yield from base.keep(name, stores, model.manifest_bytes, layers)
-    yield {"status": "success"}
 
 
 def delete(text: str, stores: Stores | None = None) -> Work:
