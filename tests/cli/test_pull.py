@@ -54,7 +54,8 @@ def test_a_pull_says_how_far_it_is_and_where_the_model_is(
     name = f"{server.host}/acme/tiny:x"
     assert main(["pull", name]) == 0
     printed = capsys.readouterr()
-    assert printed.out == f"{name} is here: 300 kB in {tmp_path / 'own'}. `wgemma run {name}` starts it.\n"
+    why = "wgemma cannot run it: the key gemma4.block_count is missing."
+    assert printed.out == f"{name} is here: 300 kB in {tmp_path / 'own'}. {why}\n"
     assert printed.err.startswith("pulling manifest\n") and f"pulling {name}: 100 %\n" in printed.err
     assert main(["verify", name]) == 0
     assert main(["list"]) == 0
@@ -223,6 +224,8 @@ def test_the_embedded_model_can_be_copied_and_built_upon(
         (["rm", "wgemma-tiny"], "it cannot be deleted"),
         (["cp", "gemma4:tiny", "wgemma-tiny:latest"], "choose another name"),
         (["create", "wgemma-tiny", "-f", "Modelfile"], "choose another name"),
+        (["pull", "library/wgemma-tiny"], "there is nothing to pull"),
+        (["cp", "gemma4:tiny", "ollama.com/library/wgemma-tiny"], "choose another name"),
     ],
 )
 def test_the_embedded_models_name_stays_its_own(

@@ -134,6 +134,7 @@ def new_name(text: str) -> Name:
 
 
 def refuse_embedded(text: str, what: str) -> None:
-    """Raises `StoreError` for the embedded model, which is in neither store; `what` says what follows from that."""
-    if is_embedded(text):
+    """Raises `StoreError` for the embedded model, however its name is spelt; it is in neither store, and `what` says
+    what follows from that."""
+    if is_embedded(str(Name.parse(text))):
         raise StoreError(f"{NAME} comes with wgemma: {what}. `wgemma run` starts it.", "not_allowed")
