@@ -79,7 +79,7 @@ def test_loaded_models_are_listed(server: FakeServer, capsys: pytest.CaptureFixt
 def test_a_model_is_stopped(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", "gemma4:e2b"]) == 0
     assert server.told == [("/api/generate", {"model": "gemma4:e2b", "keep_alive": 0, "stream": False})]
-    assert capsys.readouterr().out == "wgemma has unloaded gemma4:e2b.\n"
+    assert capsys.readouterr().out == "wgemma no longer has gemma4:e2b in memory.\n"
     assert main(["stop", "gemma4:e2b", "--json"]) == 0
     told = {"model": "gemma4:e2b", "server": server_address(None), "unloaded": True}
     assert json.loads(capsys.readouterr().out) == told
@@ -93,7 +93,9 @@ def test_ollama_is_called_by_its_name(server: FakeServer, capsys: pytest.Capture
     del server.version["wgemma"]
     assert main(["ps"]) == 0 and main(["stop", "x"]) == 0
     address = server_address(None)
-    assert capsys.readouterr().out == f"Ollama at {address} has no model in memory.\nOllama has unloaded x.\n"
+    assert (
+        capsys.readouterr().out == f"Ollama at {address} has no model in memory.\nOllama no longer has x in memory.\n"
+    )
     server.models = [{"name": "x"}]
     assert main(["ps"]) == 0
     assert capsys.readouterr().err == f"These are in Ollama's memory, which answers at {address}.\n"

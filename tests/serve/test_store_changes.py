@@ -202,6 +202,33 @@ def test_a_model_of_the_command_line_is_the_one_in_the_store(tmp_path: Path, fil
             client.chat("mine", ASK)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "pull", {"model": "given"}),
+        ("POST", "create", {"model": "given:latest", "from": TINY}),
+        ("POST", "create", {"model": "mine", "from": "given"}),
+        ("POST", "copy", {"source": "given", "destination": "mine"}),
+        ("POST", "copy", {"source": TINY, "destination": "given"}),
+        ("DELETE", "delete", {"model": "given"}),
+    ],
+)
+def test_a_file_of_the_command_line_is_never_taken_for_a_stored_model(
+    method: str, path: str, body: object, tmp_path: Path, file: Path
+) -> None:
+    (tmp_path / "given.gguf").symlink_to(file)
+    with serving(Settings(extra=(str(tmp_path / "given.gguf"),))) as api:
+        answer = api.ask(f"/api/{path}", body, method=method)
+    assert answer.status == 403 and "is a file that this server was given, and in no store." in answer.json["error"]
+    assert Stores.find().own.names() == []
+
+
+def test_null_is_as_if_not_given(client: Client, store_api: Api) -> None:
+    body = {"model": "mine", "from": TINY, "parameters": {"stop": None, "num_predict": 2}, "stream": False}
+    assert store_api.ask("/api/create", body).status == 200
+    assert chatted(client)[0] == 2
+
+
 def test_a_model_that_is_deleted_while_it_is_loaded(
     client: Client, store_api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +243,7 @@ def test_a_model_that_is_deleted_while_it_is_loaded(
     assert client.ps().models == []
     assert main(["stop", "mine", "--host", store_api.url]) == 1
     out, err = capsys.readouterr()
-    assert out == "wgemma has unloaded mine.\n" and "model 'mine' not found" in err
+    assert out == "wgemma no longer has mine in memory.\n" and "model 'mine' not found" in err
 
 
 def test_a_deleted_model_leaves_when_somebody_asks_for_it(client: Client, store_api: Api, tmp_path: Path) -> None:
@@ -254,6 +281,7 @@ MAKE, NONE = {"model": "made", "stream": False}, digest_of(b"none")
         ("POST", "create", MAKE, 400, "made:latest: name either a model to build upon or files, one of the two."),
         ("POST", "create", {**MAKE, "from": 7}, 400, "from must be a string."),
         ("POST", "create", {**MAKE, "from": TINY, "messages": [{"role": "x"}]}, 400, "messages[0] must have a role"),
+        ("POST", "create", {**MAKE, "from": TINY, "parameters": {"top_k": True}}, 400, "top_k is true; it must be"),
         ("POST", "create", {**MAKE, "files": ["x"]}, 400, "files must be an object of names and digests."),
         ("POST", "create", {**MAKE, "files": {"a.gguf": NONE}}, 400, "a.gguf: at byte 0: this is not a GGUF file"),
         ("POST", "create", {**MAKE, "from": TINY, "adapters": {"lora": NONE}}, 400, "lora: at byte 0: this is not"),

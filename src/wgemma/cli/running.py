@@ -81,7 +81,7 @@ def stop(options: argparse.Namespace) -> int:
     if options.json:
         as_json({"model": options.model, "server": address, "unloaded": True})
     else:
-        print(f"{_program(address)} has unloaded {options.model}.")
+        print(f"{_program(address)} no longer has {options.model} in memory.")
     return 0
 
 

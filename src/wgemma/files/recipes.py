@@ -34,7 +34,7 @@ class Recipe:
 
     def texts(self, params: Mapping[str, Any]) -> dict[str, list[bytes]]:
         """The contents of the layers that it asks for, by their kind; `params` are those of its base. An empty text
-        takes the base's away."""
+        takes the base's away; licenses add up."""
         texts = {}
         if self.system is not None:
             texts["system"] = [self.system.encode()] if self.system else []
@@ -66,6 +66,7 @@ def recipe_from(fields: Mapping[str, Any]) -> Recipe:
     for key, found in (("license", licenses), ("files", files), ("adapters", adapters)):
         if len(found) > MAX_LAYERS:
             raise StoreError(f"{key} has {len(found)} items; the limit is {MAX_LAYERS}.", "bad_recipe")
+    parameters = {key: value for key, value in parameters.items() if value is not None}
     return Recipe(base or None, files, adapters, system, parameters, messages, licenses)
 
 

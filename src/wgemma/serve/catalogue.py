@@ -50,6 +50,10 @@ class Catalogue:
             raise no_model(name)
         return Wanted(self._files(base), adapter if mark else None)
 
+    def is_file(self, name: str) -> bool:
+        """Whether a request for this name means a file from the command line, which is in no store."""
+        return self.full_name(name) in self._extra
+
     def full_name(self, name: str) -> str:
         """What the model that a request names is called in full, whether or not it is there."""
         base = name.partition(MARK)[0]

@@ -32,7 +32,7 @@ from wgemma.serve.exchange import Json, Streaming, failure, read_fields, told, u
 from wgemma.serve.fields import Fields, named
 from wgemma.serve.guard import BLOBS, body_length
 from wgemma.serve.ollama import error
-from wgemma.serve.problems import Problem, bad, log, no_model, problem_of
+from wgemma.serve.problems import Problem, bad, in_json, log, no_model, problem_of
 from wgemma.serve.service import Service
 from wgemma.serve.wire import dumps
 
@@ -85,31 +85,39 @@ def store_routes(service: Service) -> list[Route]:
     workers = Workers()
     hosts = {DEFAULT_HOST, HUB, *service.settings.registries}
 
+    def stored(name: str) -> str:
+        """The name, unless it is that of a file from the command line."""
+        if service.models.catalogue.is_file(name):
+            reason = f"{name:.100} is a file that this server was given, and in no store."
+            raise Problem(403, f"{reason} Send it to {BLOBS}sha256:…, and create a model of another name from it.")
+        return name
+
     async def pulled(request: Request) -> Response:
         fields = await read_fields(request)
-        name = _name(fields)
+        name = stored(_name(fields))
         work = pull(name, hosts=hosts)
         return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
     async def created(request: Request) -> Response:
         fields = await read_fields(request)
-        name = _name(fields)
+        name = stored(_name(fields))
         try:
             recipe = recipe_from(fields.raw)
         except StoreError as problem:
             raise _problem(problem) from None
+        stored(recipe.base or name)
         work = _create(name, recipe, hosts)
         return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
     async def copied(request: Request) -> Response:
         fields = await read_fields(request)
-        source, target = fields.needed("source"), fields.needed("destination")
+        source, target = stored(fields.needed("source")), stored(fields.needed("destination"))
         await _done(workers, copy(source, target), source)
         await _changed(service, target)
         return Response()
 
     async def deleted(request: Request) -> Response:
-        name = _name(await read_fields(request))
+        name = stored(_name(await read_fields(request)))
         if name in Stores.find().own:
             with suppress(Problem):  # it is damaged, so nobody has loaded it
                 await service.models.unload(name)
@@ -166,7 +174,7 @@ async def _changed(service: Service, name: str) -> None:
 def _problem(failed: BaseException) -> Problem:
     if isinstance(failed, StoreError):
         if failed.reason in _VERBATIM:
-            return Problem(_VERBATIM[failed.reason], str(failed))
+            return Problem(_VERBATIM[failed.reason], in_json(str(failed)))
         if failed.reason in _TOLD:
             log.info("%s", failed)
             status, sentence = _TOLD[failed.reason]

@@ -94,5 +94,10 @@ def problem_of(error: BaseException) -> Problem:
 
 def _sentence(error: Error) -> str:
     """The message, as the start of a sentence and in JSON's words."""
-    text = re.sub(r"\bTrue\b", "true", re.sub(r"\bFalse\b", "false", re.sub(r"\bNone\b", "null", str(error))))
+    text = in_json(str(error))
     return text[:1].upper() + text[1:]
+
+
+def in_json(text: str) -> str:
+    """A text about values, in JSON's words."""
+    return re.sub(r"\bTrue\b", "true", re.sub(r"\bFalse\b", "false", re.sub(r"\bNone\b", "null", text)))
