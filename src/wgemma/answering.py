@@ -26,7 +26,7 @@ from wgemma.numbers import Computing, ids_of
 from wgemma.options import SamplingOptions, Tool
 from wgemma.text.parts import Content, content_of
 from wgemma.text.reply import ReplyParser
-from wgemma.text.template import Segment, awaits_tools, opens_in_thought, segments
+from wgemma.text.template import Segment, awaits_tools, opens_in_thought
 from wgemma.together import Begin
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -116,12 +116,7 @@ class Answering(Perceiving, Computing):
     def _prompt(self, messages: Messages, tools: Any, thinks: bool) -> list[Segment]:
         if isinstance(messages, list | tuple) and not messages:
             raise TemplateError('messages is empty; write [{"role": "user", "content": "Hello"}].')
-        rendered = partial(segments, tools=tools, think=thinks, size=self.prompt_style)
-        try:
-            prompt = rendered(self._prelude.before(messages))
-        except TemplateError:
-            rendered(messages)  # complains in terms of the caller's own messages
-            raise
+        prompt = self._prelude.segments(messages, tools=tools, think=thinks, size=self.prompt_style)
         if awaits_tools(prompt):
             raise TemplateError('the last message calls tools; add a message with role "tool" for each result.')
         return prompt

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wgemma.errors import TemplateError
 from wgemma.files.locate import ModelFiles
+from wgemma.text.template import Segment, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,14 @@ class Prelude:
     def turns(self) -> int:
         """How many of a prompt's turns begin here."""
         return sum(message["role"] == "user" for message in self.messages)
+
+    def segments(self, chat: Sequence[Any], **how: Any) -> list[Segment]:
+        """The prompt of the chat and all that comes before it. Complaints are in terms of the chat."""
+        try:
+            return segments(self.before(chat), **how)
+        except TemplateError:
+            segments(chat, **how)
+            raise
 
     def before(self, chat: Sequence[Any]) -> Sequence[Any]:
         """The chat, with all that comes before it."""

@@ -55,6 +55,14 @@ def test_by_every_api(prelude_api: Api) -> None:
     assert tokens(path, model="mine", **raw) == tokens(path, model=TINY, **raw)
 
 
+def test_complaints_are_about_what_was_sent(prelude_api: Api) -> None:
+    body = {"model": "mine", "max_tokens": 1}
+    body |= {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "1"}]}]}
+    told = [prelude_api.ask(path, body) for path in ("/v1/messages", "/v1/messages/count_tokens")]
+    assert [answer.status for answer in told] == [400, 400]
+    assert all(answer.json["error"]["message"].startswith("Messages[0] ") for answer in told)
+
+
 def test_show_tells_all_that_a_model_says_and_is(prelude_api: Api) -> None:
     shown = prelude_api.ask("/api/show", {"model": "mine"}).json
     assert shown["system"] == SYSTEM["content"] and shown["messages"] == EXAMPLES
