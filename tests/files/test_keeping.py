@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from full_disk import files_of_at_most
 from registry_server import digest
 from store_models import made
 from wgemma.errors import Error, StoreError
@@ -69,3 +70,12 @@ def test_a_lock_is_named_and_not_waited_for_for_ever(stores: Stores, monkeypatch
     lock.parent.mkdir(parents=True)
     with locked(lock, Error), pytest.raises(StoreError, match=rf"^process \d+ on .* holds {lock}\. Try again when"):
         made("mine", Recipe(base="gemma4:tiny", system="Be brief."))
+
+
+def test_what_is_in_the_way_is_named_and_full_disks_are_told_apart(stores: Stores) -> None:
+    (stores.own.root / "store.lock").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"cannot be written: Is a directory \(.*store\.lock\)\.$"):
+        list(copy("gemma4:tiny", "mine"))
+    (stores.own.root / "store.lock").rmdir()
+    with files_of_at_most(100), pytest.raises(StoreError, match=r"File too large\. Nothing is lost; free some space"):
+        made("mine", Recipe(base="gemma4:tiny", system="Be brief. " * 20))

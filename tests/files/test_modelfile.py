@@ -92,6 +92,7 @@ def test_a_message_may_go_over_several_lines() -> None:
         ("FROM x\nPARAMETER heat 5", "line 2 .*there is no parameter 'heat'. Known: frequency_penalty"),
         ("FROM x\nPARAMETER temprature 5", "there is no parameter 'temprature'. Did you mean temperature?"),
         ("FROM x\nPARAMETER temperature -1", "line 2 .*temperature is -1.0; it must be a number from 0 to 100"),
+        ("FROM x\nPARAMETER temperature 0_1", "temperature is '0_1'; it must be a number"),
         ("FROM x\nPARAMETER temperature nan", "temperature is nan; it must be a number"),
         ("FROM x\nPARAMETER top_p 7", "top_p is 7.0; it must be a number from 0 to 1"),
         ("FROM x\nPARAMETER min_p inf", "min_p is inf; it must be a number"),

@@ -92,8 +92,8 @@ def _model(paths: Sequence[str], name: Name) -> str:
     if name.tag == DEFAULT_TAG:
         best = next((label for label in CHOICES if label in by_label), None)
         return by_label[best] if best else min(paths)
-    if path := _called(paths, name):
-        return path
+    if (called := _called(paths, name)) is not None:
+        return called
     wanted = name.tag.upper()
     for label in (wanted, f"UD-{wanted}"):
         if label in by_label:

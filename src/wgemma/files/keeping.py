@@ -35,8 +35,8 @@ PIECE = 1 << 20
 PATIENCE = 60.0  # seconds to wait for another process to change its manifests
 POLL = 0.05
 
-
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -111,10 +111,12 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = f"{what} cannot be written: {error.strerror or error}."
+        reason = error.strerror or str(error)
+        told = f"{what} cannot be written: {reason}{f' ({error.filename})' if error.filename else ''}."
         if error.errno in _NOT_OURS:
             raise StoreError(f"{told} Set {VARIABLE} to a folder that you may write to.", "not_written") from None
-        raise StoreError(f"{told} Nothing is lost; free some space and try again.", "not_written") from None
+        hint = " Nothing is lost; free some space and try again." if error.errno in _FULL else ""
+        raise StoreError(told + hint, "not_written") from None
 
 
 @contextmanager

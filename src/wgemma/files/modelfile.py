@@ -170,7 +170,7 @@ def _set_parameter(parameters: dict[str, Any], key: str, text: str) -> None:
             value = {"true": True, "false": False}.get(text.lower(), text)
         case "a whole number" if re.fullmatch(r"[+-]?[0-9]{1,40}", text):
             value = int(text)
-        case "a number":
+        case "a number" if "_" not in text:  # as in 1_000, which only Python takes
             with suppress(ValueError):
                 value = float(text)
     check_param(key, value)
