@@ -61,6 +61,17 @@ def test_adapters_have_a_name_and_a_file(given: str, capsys: pytest.CaptureFixtu
     assert "--adapter" in capsys.readouterr().err
 
 
+def test_what_it_cannot_run_is_refused_before_it_starts(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.gguf").write_bytes(b"# A model")
+    assert main(["serve", str(tmp_path / "text.gguf"), "--port", "0"]) == 1
+    assert "text.gguf: at byte 0: this is not a GGUF file" in capsys.readouterr().err
+    monkeypatch.setenv("OLLAMA_MODELS", str(data / "ollama-store"))
+    assert main(["serve", "llama-mini", "--port", "0"]) == 1
+    assert "wgemma: llama-mini: the architecture is 'llama'; wgemma runs gemma4 only." in capsys.readouterr().err
+
+
 def test_the_environment_of_ollama_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "0.0.0.0:0")
     assert main(["serve"]) == 1

@@ -9,12 +9,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from wgemma.embedded import NAME, embedded_model, is_embedded
-from wgemma.errors import Error, StoreError
+from wgemma.errors import Error, ModelError, StoreError
 from wgemma.files.download import download_parts
+from wgemma.files.gguf import Gguf
 from wgemma.files.locate import ModelFiles, locate, stored_files
 from wgemma.files.names import Name
 from wgemma.files.parts import whole_name
 from wgemma.files.stores import Stores
+from wgemma.model.config import Config
 from wgemma.serve.problems import Problem, log, no_model
 from wgemma.serve.settings import Settings
 from wgemma.web.models import Offer, make_offer
@@ -132,8 +134,18 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def given(target: str) -> ModelFiles:
-    """A model from the command line; a file is called by its name without folder, suffix and number of a part; a URL is
-    downloaded first."""
+    """A model from the command line, whose headers are read: raises if it is none that wgemma runs. A file is called by
+    its name without folder, suffix and number of a part; a URL is downloaded first."""
+    files = _named(target)
+    with Gguf.open(files.model) as gguf:
+        try:
+            Config.from_gguf(gguf)
+        except ModelError as error:
+            raise ModelError(str(error).replace(gguf.source.name, target)) from None
+    return files
+
+
+def _named(target: str) -> ModelFiles:
     files = locate(target)
     if files.stored is not None or files.name == NAME:
         return files
