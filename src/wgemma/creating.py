@@ -15,7 +15,7 @@ from wgemma.files.adapters import OpenAdapter, check_fits, open_adapter
 from wgemma.files.bases import Base, again_if_replaced, find_base
 from wgemma.files.events import Work
 from wgemma.files.gguf import Gguf
-from wgemma.files.keeping import checked_digest, existing
+from wgemma.files.keeping import checked_digest, existing, has_blob
 from wgemma.files.layers import as_json, check_layers, file_layer, manifest_of, text_layer
 from wgemma.files.names import Name
 from wgemma.files.ollama import Store
@@ -47,7 +47,8 @@ def _made(name: Name, recipe: Recipe, stores: Stores) -> Work:
     check_layers(name, layers)
     manifest, named = manifest_of(config, layers)
     for layer in layers:
-        yield {"status": f"using existing layer {layer.digest}"}
+        there = has_blob(stores.own, layer.digest, layer.size)
+        yield {"status": f"{'using existing' if there else 'creating new'} layer {layer.digest}"}
     yield from base.keep(name, stores, manifest, named, [config, *(content for _, content in contents)])
 
 

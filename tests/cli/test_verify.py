@@ -87,7 +87,7 @@ def test_all_models_are_checked_whatever_is_wrong_with_some(
         "gemma4:nomodel has no model layer",
     ):
         assert told in printed.err
-    assert printed.err.endswith("wgemma: 7 of 17 models cannot be used.\n")
+    assert printed.err.endswith("wgemma: 7 of 17 models are damaged.\n")
     assert main(["verify", "--all", "gemma4:tiny"]) == 1
 
 
@@ -100,12 +100,12 @@ def test_all_others_are_checked_if_the_embedded_model_is_damaged(
     assert main(["verify", "--all"]) == 1
     printed = capsys.readouterr()
     assert "gemma4:tiny is intact" in printed.out and "tiny.gguf is damaged" in printed.err
-    assert printed.err.endswith("wgemma: 8 of 17 models cannot be used.\n")
+    assert printed.err.endswith("wgemma: 8 of 17 models are damaged.\n")
     monkeypatch.setattr("wgemma.embedded._FILE", tmp_path / "none.gguf")
     assert main(["verify", "--all"]) == 1
     printed = capsys.readouterr()
     assert "gemma4:tiny is intact" in printed.out
-    assert printed.err.endswith("wgemma: 7 of 16 models cannot be used.\n")
+    assert printed.err.endswith("wgemma: 7 of 16 models are damaged.\n")
 
 
 def test_all_models_may_be_intact(

@@ -64,7 +64,7 @@ def _verify_all() -> int:
             told, name = str(error), NAME if entry is None else str(entry.name)
             print(clean(sentence(told if name in told else f"{name}: {told}")), file=sys.stderr)
     if damaged:
-        raise StoreError(f"{damaged} of {counted(len(entries), 'model')} cannot be used.", "bad_digest")
+        raise StoreError(f"{damaged} of {counted(len(entries), 'model')} are damaged.", "bad_digest")
     return 0
 
 
