@@ -12,7 +12,7 @@ import pytest
 from gguf_writer import write_gguf
 from wgemma.cli import main
 from wgemma.cli.list_models import _age
-from wgemma.cli.problems import problem
+from wgemma.cli.stored import problem
 from wgemma.files.locate import locate
 from wgemma.files.manifests import LAYER
 from wgemma.files.ollama import Store

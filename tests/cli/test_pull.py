@@ -177,13 +177,31 @@ def test_without_a_terminal_the_command_is_named(
 
 def test_models_are_copied_and_removed(stores: Stores, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cp", "gemma4:tiny", "mine"]) == 0
-    assert capsys.readouterr().out == "gemma4:tiny is now also mine:latest.\n"
+    assert capsys.readouterr().out == "gemma4:tiny is now also mine:latest. `wgemma run mine:latest` starts it.\n"
     assert main(["show", "mine"]) == 0 and main(["verify", "mine"]) == 0
     assert main(["rm", "mine"]) == 0
     assert "Deleted mine:latest.\n" in capsys.readouterr().out
     assert main(["rm", "gemma4:tiny"]) == 1
     assert "`ollama rm gemma4:tiny` deletes it" in capsys.readouterr().err
     assert stores.own.names() == []
+
+
+def test_a_model_that_hides_one_of_ollamas_is_told(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cp", "gemma4:tiny", "gemma4:latest"]) == 0  # the same
+    assert "Ollama's" not in capsys.readouterr().out
+    assert main(["cp", "someone/mygemma:v1", "gemma4:tiny"]) == 0
+    told = "It hides Ollama's gemma4:tiny, which `wgemma rm gemma4:tiny` shows again.\n"
+    assert capsys.readouterr().out.endswith(told)
+    assert main(["list"]) == 0
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.endswith("hides Ollama's")]
+    assert [row.split()[0] for row in rows] == ["gemma4:tiny"]
+    assert main(["rm", "gemma4:tiny"]) == 0
+    assert stores.model("gemma4:tiny").store == stores.ollama
+    monkeypatch.setenv("OLLAMA_MODELS", "/nowhere/at/all")
+    assert main(["list"]) == 0
+    assert "OLLAMA_MODELS is /nowhere/at/all, which does not exist.\n" in capsys.readouterr().err
 
 
 # -- create
@@ -209,7 +227,7 @@ def test_the_embedded_model_can_be_copied_and_built_upon(
 ) -> None:
     assert main(["create", "mine", "-f", written(tmp_path, "FROM wgemma-tiny\nSYSTEM Be brief.")]) == 0
     assert main(["cp", "wgemma-tiny:latest", "other"]) == 0
-    assert capsys.readouterr().out.endswith("wgemma-tiny:latest is now also other:latest.\n")
+    assert capsys.readouterr().out.endswith("now also other:latest. `wgemma run other:latest` starts it.\n")
     assert main(["verify", "mine"]) == 0
     embedded, mine = locate(None), locate("mine")
     assert isinstance(embedded.model, Path) and isinstance(mine.model, Path)

@@ -4,8 +4,10 @@ more room."""
 import argparse
 
 from wgemma.cli.following import follow
+from wgemma.cli.stored import how_to_run
 from wgemma.files.copying import copy
 from wgemma.files.names import Name
+from wgemma.files.stores import Stores
 
 
 def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -17,5 +19,6 @@ def add(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def copy_model(options: argparse.Namespace) -> int:
     follow(copy(options.model, options.other), f"copying {options.model}")
-    print(f"{Name.parse(options.model)} is now also {Name.parse(options.other)}.")
+    name = Name.parse(options.other)
+    print(f"{Name.parse(options.model)} is now also {name}. {how_to_run(name, Stores.find())}")
     return 0

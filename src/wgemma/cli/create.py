@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from wgemma.cli.create_files import find_adapters, find_bases
 from wgemma.cli.following import follow
 from wgemma.cli.output import progress
-from wgemma.cli.pull import how_to_run
+from wgemma.cli.stored import how_to_run
 from wgemma.creating import check_fit, create
 from wgemma.errors import StoreError
 from wgemma.files.adapters import OpenAdapter, write_gguf_adapter
@@ -57,7 +57,7 @@ def create_model(options: argparse.Namespace) -> int:
                 if error.reason != "missing_blob" or not left:
                     raise
     if not options.json:
-        print(f"{name} is ready. {how_to_run(stores.own.model(name))}")
+        print(f"{name} is ready. {how_to_run(name, stores)}")
     return 0
 
 

@@ -1,15 +1,17 @@
 """`wgemma list`: lists the models in wgemma's store and in Ollama's."""
 
 import argparse
+import os
 import sys
 import time
 from typing import Any
 
 from wgemma.checks import human_bytes
 from wgemma.cli.output import as_json, table
-from wgemma.cli.problems import brief, problem
+from wgemma.cli.stored import brief, problem
 from wgemma.embedded import NAME, embedded_model
 from wgemma.files.ollama import Damaged, StoredModel
+from wgemma.files.paths import mode
 from wgemma.files.stores import Stores
 
 
@@ -26,12 +28,14 @@ def list_models(options: argparse.Namespace) -> int:
         as_json([_record(entry) for entry in entries])
     elif entries:
         header = ["NAME", "ID", "SIZE", "PARAMETERS", "QUANTISATION", "MODIFIED", "STORE", "NOTE"]
-        table(header, [_row(entry) for entry in entries])
+        table(header, [_row(entry, stores) for entry in entries])
     else:
         print(
             f"No models in {stores.own.root} or {stores.ollama.root}. "
             "`wgemma pull gemma4:e2b` gets one; every command also takes a .gguf path."
         )
+    if os.environ.get("OLLAMA_MODELS") and not mode(stores.ollama.root):
+        print(f"OLLAMA_MODELS is {stores.ollama.root}, which does not exist.", file=sys.stderr)
     embedded = embedded_model()
     if embedded and not options.json:
         size = human_bytes(embedded.stat().st_size)
@@ -39,7 +43,7 @@ def list_models(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(entry: StoredModel | Damaged) -> list[str]:
+def _row(entry: StoredModel | Damaged, stores: Stores) -> list[str]:
     if isinstance(entry, Damaged):
         return [str(entry.name), *[""] * 5, entry.store.owner, f"damaged: {brief(entry.error, str(entry.name))}"]
     why = problem(entry)
@@ -51,7 +55,7 @@ def _row(entry: StoredModel | Damaged) -> list[str]:
         str(entry.details["quantization_level"]),
         _age(time.time() - entry.modified),
         entry.store.owner,
-        f"cannot run: {why}" if why else "",
+        f"cannot run: {why}" if why else "hides Ollama's" if stores.hides(entry.name) else "",
     ]
 
 

@@ -6,10 +6,9 @@ import sys
 from wgemma.checks import human_bytes
 from wgemma.cli.following import follow
 from wgemma.cli.output import clean
-from wgemma.cli.problems import problem
+from wgemma.cli.stored import how_to_run
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
-from wgemma.files.ollama import StoredModel
 from wgemma.files.stores import Stores
 from wgemma.pulling import pull
 
@@ -42,14 +41,8 @@ def download(text: str, *, as_json: bool = False) -> str:
         if not as_json:
             print(f"Stopped. `wgemma pull {clean(text)}` goes on where it stopped.", file=sys.stderr)
         raise
-    model = stores.own.model(name)
-    return f"{name} is here: {human_bytes(model.size)} in {clean(str(stores.own.root))}. {how_to_run(model)}"
-
-
-def how_to_run(model: StoredModel) -> str:
-    """A sentence about what to type next, or why there is nothing."""
-    why = problem(model)
-    return f"wgemma cannot run it: {why}." if why else f"`wgemma run {model.name}` starts it."
+    size = human_bytes(stores.own.model(name).size)
+    return f"{name} is here: {size} in {clean(str(stores.own.root))}. {how_to_run(name, stores)}"
 
 
 def offer(text: str) -> None:

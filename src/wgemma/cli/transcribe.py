@@ -9,8 +9,8 @@ from wgemma.cli.chat_answer import Answer, answer
 from wgemma.cli.chat_model import open_model
 from wgemma.cli.chat_render import Painter
 from wgemma.cli.output import as_json
-from wgemma.cli.problems import problem
 from wgemma.cli.repl import write
+from wgemma.cli.stored import problem
 from wgemma.cli.words import DEFAULT, add_device_option
 from wgemma.embedded import NAME
 from wgemma.errors import Error, MediaError

@@ -8,11 +8,13 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from stat import S_ISREG
 
 from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
 from wgemma.files.ollama import Damaged, Store, StoredModel
+from wgemma.files.paths import mode
 
 VARIABLE = "WGEMMA_MODELS"
 
@@ -105,6 +107,11 @@ class Stores:
             if error.reason != "not_found":
                 raise
         raise StoreError(self._unknown(Name.parse(name)), "not_found")
+
+    def hides(self, name: Name) -> bool:
+        """Whether wgemma's model of that name is in the way of another one of Ollama's."""
+        own, other = self.own.manifest(name), self.ollama.manifest(name)
+        return S_ISREG(mode(own)) and S_ISREG(mode(other)) and own.read_bytes() != other.read_bytes()
 
     def near(self, name: Name) -> list[str]:
         """The models whose names look like this one, the likeliest first."""

@@ -1,4 +1,4 @@
-"""Why wgemma cannot run a stored model, in a few words."""
+"""What commands say of a stored model: how to run it, or why that cannot be."""
 
 import re
 from functools import cache
@@ -7,8 +7,10 @@ from pathlib import Path
 from wgemma.errors import Error, SettingsError
 from wgemma.files.gguf import Gguf
 from wgemma.files.locate import stored_files
+from wgemma.files.names import Name
 from wgemma.files.ollama import StoredModel
 from wgemma.files.params import check_param
+from wgemma.files.stores import Stores
 from wgemma.model.config import ARCHITECTURE, Config
 from wgemma.ranges import NUMBERS, WHOLE
 
@@ -17,6 +19,13 @@ SHORT = {  # by StoreError.reason
     "no_model_layer": "it has no model file",
     "invalid_digest": "its manifest names a file by something that is no digest",
 }
+
+
+def how_to_run(name: Name, stores: Stores) -> str:
+    """What to type next, or why there is nothing to type, about a model in wgemma's store that has just come there."""
+    why = problem(stores.own.model(name))
+    told = f"wgemma cannot run it: {why}." if why else f"`wgemma run {name}` starts it."
+    return told + (f" It hides Ollama's {name}, which `wgemma rm {name}` shows again." if stores.hides(name) else "")
 
 
 def problem(model: StoredModel) -> str | None:
