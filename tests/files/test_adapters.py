@@ -157,6 +157,14 @@ def test_a_folder_that_is_no_adapter_says_why(tmp_path: Path, files: dict[str, b
     assert reason in str(caught.value)
 
 
+def test_an_unfinished_training_names_its_last_checkpoint(tmp_path: Path) -> None:
+    for step in (9, 22):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}/adapter_config.json").write_bytes(b"{}")
+    with pytest.raises(AdapterError, match=r"Training has left checkpoint-22 in it: name that\.$"):
+        read_adapter(tmp_path)
+
+
 def test_what_is_not_there_and_what_is_no_gguf_are_told_once(tmp_path: Path) -> None:
     with pytest.raises(AdapterError) as caught:
         read_adapter(tmp_path / "x.gguf")

@@ -101,10 +101,17 @@ def _last(target: Any) -> str:
     return text.rpartition("/")[2].removesuffix(".gguf")
 
 
+def _step(checkpoint: Path) -> int:
+    step = checkpoint.name.rpartition("-")[2]
+    return int(step) if step.isascii() and step.isdigit() and len(step) < 20 else 0
+
+
 def _config_of(folder: Path) -> bytes:
     """The configuration of a PEFT folder, after checking that its weights are there."""
     if not S_ISREG(mode(folder / CONFIG)):
-        raise AdapterError(f"there is no {CONFIG} in this folder. An adapter is a PEFT folder or a .gguf file.")
+        inside = max((path.parent for path in folder.glob(f"checkpoint-*/{CONFIG}")), key=_step, default=None)
+        hint = f" Training has left {inside.name} in it: name that." if inside else ""
+        raise AdapterError(f"there is no {CONFIG} in this folder. An adapter is a PEFT folder or a .gguf file.{hint}")
     if not S_ISREG(mode(folder / WEIGHTS)):
         pickled = mode(folder / "adapter_model.bin") != 0
         hint = (
