@@ -13,6 +13,7 @@ from registry_server import digest
 from store_models import made, projector, put, reason
 from wgemma.cli import main
 from wgemma.creating import create
+from wgemma.embedded import NAME
 from wgemma.errors import Error, StoreError
 from wgemma.files import keeping
 from wgemma.files.adapters import write_gguf_adapter
@@ -27,6 +28,13 @@ from wgemma.files.stores import Stores
 from wgemma.loaded import prompt_style
 
 TOWERS = projector(64)
+
+
+def test_layers_that_are_new_are_told_apart(stores: Stores) -> None:
+    first = [event["status"].rpartition(" ")[0] for event in create("one", Recipe(NAME))]
+    again = [event["status"].rpartition(" ")[0] for event in create("two", Recipe(NAME, system="Be brief."))]
+    assert first[:2] == ["creating new layer"] * 2
+    assert again[:3] == ["using existing layer"] * 2 + ["creating new layer"]
 
 
 def test_a_model_is_built_upon_another(stores: Stores) -> None:
