@@ -1,6 +1,7 @@
 """Models are copied and deleted in wgemma's store; Ollama's is only read."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,17 @@ def test_a_model_that_is_replaced_meanwhile_is_taken_as_it_is_now(
     list(create("source", Recipe(NAME, system="two")))  # deletes the text of the former
     assert [*steps][-1] == {"status": "success"}
     assert stores.own.model("mine").system == "two"
+
+
+def test_a_copy_hides_only_another_model_of_its_name(stores: Stores) -> None:
+    for source, name in (("gemma4:tiny", "gemma4:latest"), ("someone/mygemma:v1", "gemma4:tiny"), ("gemma4:tiny", "x")):
+        list(copy(source, name))
+    hidden = {name: stores.hides(Name.parse(name)) for name in ("gemma4:latest", "gemma4:tiny", "x", "gemma4:dash")}
+    assert hidden == {"gemma4:latest": False, "gemma4:tiny": True, "x": False, "gemma4:dash": False}
+    theirs = stores.ollama.manifest(Name.parse("gemma4:tiny"))
+    theirs.unlink()
+    os.mkfifo(theirs)  # reading it would block
+    assert not stores.hides(Name.parse("gemma4:tiny"))
 
 
 def test_only_what_is_ours_is_deleted(stores: Stores) -> None:

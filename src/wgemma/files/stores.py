@@ -8,13 +8,11 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from stat import S_ISREG
 
 from wgemma.embedded import NAME, is_embedded
 from wgemma.errors import StoreError
 from wgemma.files.names import Name
 from wgemma.files.ollama import Damaged, Store, StoredModel
-from wgemma.files.paths import mode
 
 VARIABLE = "WGEMMA_MODELS"
 
@@ -110,8 +108,10 @@ class Stores:
 
     def hides(self, name: Name) -> bool:
         """Whether wgemma's model of that name is in the way of another one of Ollama's."""
-        own, other = self.own.manifest(name), self.ollama.manifest(name)
-        return S_ISREG(mode(own)) and S_ISREG(mode(other)) and own.read_bytes() != other.read_bytes()
+        try:
+            return self.own.model(name).digest != self.ollama.model(name).digest
+        except StoreError:  # one of them is not there, or damaged
+            return False
 
     def near(self, name: Name) -> list[str]:
         """The models whose names look like this one, the likeliest first."""
