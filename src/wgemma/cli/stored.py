@@ -22,7 +22,7 @@ SHORT = {  # by StoreError.reason
 
 
 def how_to_run(name: Name, stores: Stores) -> str:
-    """What to type next, or why there is nothing to type, about a model in wgemma's store that has just come there."""
+    """What to type next for a model that has just come into wgemma's store, or why it cannot run."""
     why = problem(stores.own.model(name))
     told = f"wgemma cannot run it: {why}." if why else f"`wgemma run {name}` starts it."
     return told + (f" It hides Ollama's {name}, which `wgemma rm {name}` shows again." if stores.hides(name) else "")

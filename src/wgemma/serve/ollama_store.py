@@ -105,7 +105,8 @@ def store_routes(service: Service) -> list[Route]:
             recipe = recipe_from(fields.raw)
         except StoreError as problem:
             raise _problem(problem) from None
-        stored(recipe.base or name)
+        if recipe.base is not None:
+            stored(recipe.base)
         work = _create(name, recipe, hosts)
         return Progress(workers, work, fields.flag("stream", True), lambda: _changed(service, name))
 
